@@ -1,8 +1,8 @@
 """Networks with small random weights, for `benches/architectures.py`: architectures of transformers, torchvision and timm.
 
-Each architecture is a `Network`: how it is built, and inputs by name. All weights and inputs follow from a seed, so that two processes
-that build one have the same bits. Weights that embedding and head would share are not shared, but where the name says so: exporters may
-write them twice.
+Each architecture is a `Network`: how to build it, and its inputs by name. All weights and inputs are derived from a seed, so that two
+processes that build the same network get the same bits. Embedding and head do not share weights unless the name says so, because exporters
+may write shared weights twice.
 """
 import dataclasses
 from typing import Callable
@@ -12,7 +12,7 @@ import torchvision
 import transformers
 from torch import nn
 
-# Sizes that nearly all configurations of transformers know by these names.
+# Sizes that nearly all configurations in transformers have under these names.
 COMMON = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
 TEXT = {**COMMON, "vocab_size": 256, "tie_word_embeddings": False, "pad_token_id": 0}
 GROUPED = {**TEXT, "num_key_value_heads": 2, "head_dim": 16}
@@ -22,7 +22,7 @@ BATCH, LENGTH = 2, 16
 
 @dataclasses.dataclass
 class Network:
-    """An architecture: its kind, the network, its inputs, more arguments for the forward pass, and the axis of classes."""
+    """An architecture: its kind, the network, its inputs, additional arguments for the forward pass, and the class axis."""
     kind: str
     build: Callable
     inputs: Callable
@@ -31,7 +31,7 @@ class Network:
 
 
 class Logits(nn.Module):
-    """The network with inputs in order, and the logits as its only output."""
+    """The network with positional inputs and the logits as its only output."""
 
     def __init__(self, network, names, extra):
         super().__init__()
@@ -42,13 +42,13 @@ class Logits(nn.Module):
         for name in ("logits", "pred_masks"):
             if hasattr(found, name):
                 return getattr(found, name)
-        if hasattr(found, "image_embeds"):  # the parts of a similarity; a matrix of those would have as many classes as the batch
+        if hasattr(found, "image_embeds"):  # a similarity's factors; a matrix of similarities would have a class per example of the batch
             return self.network.logit_scale.exp() * found.image_embeds * found.text_embeds
         return found["out"] if isinstance(found, dict) else found
 
 
 def build(name, seed=0):
-    """The network of this name, ready to be evaluated, and its inputs by name."""
+    """The network with this name, ready for evaluation, and its inputs by name."""
     network = NETWORKS[name]
     torch.manual_seed(seed)
     inputs = network.inputs()
@@ -56,7 +56,7 @@ def build(name, seed=0):
     for part in module.modules():
         if isinstance(part, (nn.Dropout, torchvision.ops.StochasticDepth)):
             part.p = 0.0
-    # Weights that are alike, such as the ones of all normalisations, would be written as one by the exporters, and trained as one.
+    # Exporters would write identical weights, such as the ones of all normalisations, as one tensor, which would be trained as one.
     with torch.no_grad():
         for weights in module.parameters():
             weights += 0.01 * torch.randn_like(weights)
@@ -64,7 +64,7 @@ def build(name, seed=0):
 
 
 def normalises_batches(module):
-    """Whether training computes something that evaluation does not: statistics of batches."""
+    """Whether training computes something that evaluation does not: batch statistics."""
     return any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
 
 
@@ -90,7 +90,7 @@ def images(size=64, batch=8, name="x"):
 
 
 def from_config(model, config, **fields):
-    """How a network of transformers is built; classes are looked up when it is, as not every version has all of them."""
+    """How to build a network from transformers. Classes are looked up when it is built, because not every version has all of them."""
     return lambda: getattr(transformers, model)(getattr(transformers, config)(**fields))
 
 
@@ -99,7 +99,7 @@ def decoder(name, **fields):
 
 
 def mixture(name, **fields):
-    """Experts in the one form that both exporters can write."""
+    """Experts in the only form that both exporters can write."""
     def network():
         whole = from_config(f"{name}ForCausalLM", f"{name}Config", **fields)()
         whole.set_experts_implementation("batched_mm")
@@ -141,8 +141,8 @@ def segmenting(name, input_name="x"):
 
 
 def with_small_head(name, features):
-    """A network of torchvision whose classifier has millions of weights, with one layer in its place. There is no pooling to a fixed
-    size, which would enlarge what small images leave, and which TorchScript's exporter does not have."""
+    """A network from torchvision with a single layer in place of its classifier, which has millions of weights. There is no pooling to a
+    fixed size: it would enlarge the small results of small images, and the TorchScript exporter does not support it."""
     def network():
         whole = getattr(torchvision.models, name)(weights=None)
         whole.avgpool, whole.classifier = nn.Identity(), nn.Linear(features, 10)
@@ -185,7 +185,7 @@ def speech_to_text():
 
 
 def detr():
-    """The classes of its queries; frozen normalisations, as it has."""
+    """The classes of its queries; like the original, it has frozen normalisations."""
     def network():
         backbone = transformers.ResNetConfig(embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], layer_type="basic",
                                              out_features=["stage2"])
@@ -197,7 +197,7 @@ def detr():
 
 
 def segment_anything():
-    """The masks that a point asks for."""
+    """The masks for a point."""
     def network():
         vision = {**COMMON, "output_channels": 32, "image_size": 64, "patch_size": 8, "window_size": 4, "global_attn_indexes": [1],
                   "num_pos_feats": 16, "mlp_dim": 128}
@@ -211,9 +211,9 @@ def segment_anything():
 
 
 def timm_network(name, size=64, batch=4, **fields):
-    """A network of timm."""
+    """A network from timm."""
     def network():
-        import timm  # only these need it
+        import timm  # only these networks need it
         return timm.create_model(name, pretrained=False, num_classes=10, **fields)
     return Network("timm", network, images(size, batch))
 

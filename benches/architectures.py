@@ -4,12 +4,12 @@
     cargo build --release
     python3 benches/architectures.py            # needs: pip install torch torchvision transformers onnx onnxscript numpy
 
-Each network has small random weights. Both exporters write it as ONNX with their defaults, with open sizes of batches and texts where they
-can, else with fixed ones. `forebay run` must give the same logits as PyTorch, at two sizes where sizes are open; then `forebay train` and
-PyTorch take the same steps of SGD on the same data, and their losses must agree. Where sizes are open, the second batch is smaller.
-Networks that normalise batches are exported once more for training, as they compute something else there, and without dynamo's optimiser,
-which folds the normalisations into convolutions; so are networks that train otherwise with what it folds. What fails stands in the table
-with its reason; the command ends with 0, as finding failures is what it is for.
+Each network has small random weights. Both exporters write it as ONNX with their defaults, with open batch and text sizes if they can,
+otherwise with fixed ones. `forebay run` must give the same logits as PyTorch, at two sizes if sizes are open. Then `forebay train` and
+PyTorch take the same SGD steps on the same data, and their losses must agree. If sizes are open, the second batch is smaller. Networks with
+batch normalisation are exported again for training, because they compute something else there, and without dynamo's optimiser, which folds
+the normalisations into convolutions. The same applies to networks that train differently because of what it folds. The table lists
+failures with their reasons; the command exits with 0, since finding failures is its purpose.
 """
 import argparse
 import json
@@ -33,17 +33,17 @@ import recording
 
 EXPORTERS = ("TorchScript", "dynamo")
 OPSET = 18
-# Open sizes, with attention written out, which is what transformers advise where an exporter cannot write the fused one.
+# Open sizes, with attention written out, as transformers advise if an exporter cannot write the fused form.
 EAGER = "open, eager attention"
-# By whether a network normalises batches: weights before a normalisation have steep gradients where they are small.
+# By whether a network normalises batches: small weights before a normalisation have steep gradients.
 LEARNING_RATES = {False: 0.01, True: 0.001}
-# Losses agree with those of PyTorch in float64 where they differ by no more than this share, or by no more than this many times
-# what PyTorch's own in float32 do: statistics of small batches make much of rounding.
+# Losses agree with PyTorch's losses in float64 if they differ by no more than this share, or by no more than this many times the
+# difference of PyTorch's own losses in float32: statistics of small batches amplify rounding.
 LOSS_TOLERANCE = 1e-4
 ROUNDING = 4
-# Logits agree where they differ by no more than this share of the largest.
+# Logits agree if they differ by no more than this share of the largest.
 OUTPUT_TOLERANCE = 1e-3
-# A process of ours that takes longer has failed.
+# One of our processes that takes longer has failed.
 LIMIT_SECONDS = 300
 
 
@@ -52,11 +52,11 @@ class Failed(Exception):
 
 
 class LossesDiffer(Failed):
-    """A network trained otherwise than in PyTorch."""
+    """A network that trains differently than in PyTorch."""
 
 
 def reason(error):
-    """An exception in one line: the one that began it, where others were raised from it."""
+    """An exception in one line: the original one, if others were raised from it."""
     while error.__cause__ is not None:
         error = error.__cause__
     text = " ".join(re.sub("\\x1b\\[[0-9;]*m", "", str(error)).split())
@@ -64,7 +64,7 @@ def reason(error):
 
 
 def in_child(function, *arguments):
-    """What a function returns, called in a process of its own: its memory, its crashes and what it prints are its own."""
+    """The result of a function called in a separate process, which isolates its memory, its crashes and its output."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
 
@@ -75,7 +75,7 @@ def in_child(function, *arguments):
             os.dup2(nothing, stream)
         try:
             sender.send((True, function(*arguments)))
-        except BaseException as error:  # exporters raise exceptions of every kind
+        except BaseException as error:  # exporters raise all kinds of exceptions
             sender.send((False, reason(error)))
 
     process = context.Process(target=body)
@@ -94,7 +94,7 @@ def in_child(function, *arguments):
 
 
 def kept(arguments, folder, name, function, *rest):
-    """What a function returns in a process of its own, or why it fails; with --reuse, what an earlier run wrote down of it."""
+    """The result of a function in a separate process, or why it fails; with --reuse, what an earlier run recorded of it."""
     path = os.path.join(folder, f"{name}.json")
     if arguments.reuse and os.path.exists(path):
         with open(path, encoding="utf-8") as file:
@@ -117,7 +117,7 @@ def is_text(name, value):
 
 
 def batches(name):
-    """Inputs of three sizes: as they are; of more and longer examples; and what a data set of one batch and a smaller one holds."""
+    """Inputs in three sizes: unchanged; with more and longer examples; and as a data set of one batch and a smaller batch."""
     _, inputs = architecture_models.build(name)
     count = len(next(iter(inputs.values())))
     more = {key: torch.cat([value, value[:1]]) for key, value in inputs.items()}
@@ -130,7 +130,7 @@ def batches(name):
 
 
 def references(name, folder, threads):
-    """Writes inputs, logits and labels; returns whether training computes something else than evaluation, the size of a batch and the
+    """Writes inputs, logits and labels; returns whether training computes something other than evaluation, the batch size and the
     number of examples."""
     torch.set_num_threads(threads)
     module, inputs = architecture_models.build(name)
@@ -165,7 +165,7 @@ def export(name, exporter, path, for_training, sizes):
         if open_sizes:
             free = torch.export.Dim.DYNAMIC
             options["dynamic_shapes"] = (tuple({0: free, 1: free} if is_text(key, value) else {0: free} for key, value in inputs.items()),)
-        # Its optimiser folds normalisations into convolutions, and parameters into what is computed of them, also where those are to be
+        # Its optimiser folds normalisations into convolutions, and parameters into values computed from them, even if they are to be
         # trained.
         torch.onnx.export(module, values, path, dynamo=True, verbose=False, optimize=not for_training, **options)
         return
@@ -208,13 +208,13 @@ def torch_steps(name, folder, data, batch, steps, threads, kind=torch.float32):
 
 
 def forebay(command, folder):
-    """The report of a command with --json; messages leave out the folder of its files."""
+    """The report of a command with --json; messages omit the folder of its files."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
     except subprocess.TimeoutExpired as error:
         raise Failed(f"forebay {command[1]}: took over {LIMIT_SECONDS} s") from error
     if done.returncode != 0:
-        # Records refuse what looks like a path, as names of nodes do.
+        # Records reject everything that looks like a path, and node names do.
         message = " ".join(done.stderr.replace(folder + os.sep, "").replace("'/", "'").split())[:500]
         raise Failed(f"forebay {command[1]}: {message or f'ended with {done.returncode}'}")
     return json.loads(done.stdout)
@@ -235,8 +235,8 @@ def compare_logits(arguments, model, folder, inputs):
 
 
 def buffers(name, model):
-    """Names of what the network holds and does not train: buffers, which look like weights in a file of TorchScript's, and parameters
-    without gradients, such as tables of positions, which do in both."""
+    """Names of the tensors that the network holds and does not train: buffers, which look like weights in a TorchScript file, and
+    parameters without gradients, such as position tables, which do so in both."""
     module, _ = architecture_models.build(name)
     held = {key for key, value in module.named_buffers() if value.is_floating_point() and not key.split(".")[-1].startswith("running_")}
     held |= {key for key, value in module.named_parameters() if not value.requires_grad}
@@ -259,13 +259,13 @@ def compare_losses(arguments, name, model, folder, data, batch, rate, expected, 
 
 
 def furthest(losses, expected):
-    """The largest difference of losses, over the loss, or over 1 where that is more than the loss."""
+    """The largest difference of losses, over the loss, or over 1 if that is more than the loss."""
     return max(abs(found - wanted) / max(abs(wanted), 1) for found, wanted in zip(losses, expected, strict=True))
 
 
 def works_elsewhere(model, folder, inputs):
-    """Whether ONNX Runtime gets the logits; an exporter may write sizes as numbers that it was told are open."""
-    import onnxruntime  # only a failure asks for it
+    """Whether ONNX Runtime computes the logits; an exporter may write sizes as numbers although it was told that they are open."""
+    import onnxruntime  # only needed after a failure
     with np.load(os.path.join(folder, f"{inputs}.npz")) as arrays:
         given = dict(arrays)
     expected = np.load(os.path.join(folder, f"{inputs}.logits.npy"))
@@ -275,7 +275,7 @@ def works_elsewhere(model, folder, inputs):
 
 
 def are_open(arguments, model, folder):
-    """Whether a file holds for other sizes than those that it was exported with."""
+    """Whether a file works for sizes other than those with which it was exported."""
     try:
         compare_logits(arguments, model, folder, "longer")
         return True
@@ -287,7 +287,7 @@ def are_open(arguments, model, folder):
 
 
 def exported(arguments, name, exporter, folder, for_training, choices=("open", EAGER, "fixed")):
-    """The file of an exported network, and how its sizes are."""
+    """The file of an exported network, and the kind of its sizes."""
     failures = []
     for sizes in choices:
         path = os.path.join(folder, f"{exporter}{'-training' if for_training else ''}{'-fixed' if sizes == 'fixed' else ''}.onnx")
@@ -307,7 +307,7 @@ class Expected:
         single, self.seconds, self.peak = kept(arguments, folder, f"{data}.float32", torch_steps, *steps)
         try:
             self.losses, _, _ = kept(arguments, folder, f"{data}.float64", torch_steps, *steps, torch.float64)
-        except Failed:  # some networks compute in one type only
+        except Failed:  # some networks compute in only one type
             self.losses = single
         self.rounding = furthest(single, self.losses)
         self.data = data

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Training steps of attention, by the length of the sequence: time and memory of forms that store the scores, and of those that do not.
+"""Training steps of attention by sequence length: time and memory of forms that store the scores, and of forms that do not.
 
     cargo build --release
     python3 benches/attention.py                # needs: pip install torch onnx numpy
 
-One layer of causal attention with its four matrices is trained on one sequence. Forebay takes it as ONNX's operator `Attention`, as products
-and a softmax, which become the same kernel, and in three dimensions, where they stay what they are (unfused). PyTorch computes it by
-`scaled_dot_product_attention` and by products and a softmax. Every form computes the same losses. Memory is the peak of the process without
-what it has before a network is built: a form stands in the table without figures where its scores alone would take more than `--limit`.
+One layer of causal attention with its four matrices is trained on one sequence. Forebay gets it in three forms: as ONNX's operator
+`Attention`; as products and a softmax, which become the same kernel; and as the same in three dimensions, which stays unfused. PyTorch
+computes it with `scaled_dot_product_attention`, and with products and a softmax. Every form computes the same losses. Memory is the peak of
+the process minus its memory before a network is built. A form has no figures in the table if its scores alone would take more than
+`--limit`.
 """
 import argparse
 import json
@@ -30,14 +31,14 @@ import recording
 HEADS, SIZE = 4, 64
 WIDTH = HEADS * SIZE
 RATE = 0.1
-# Losses agree where they differ by no more than this share.
+# Losses agree if they differ by no more than this share.
 TOLERANCE = 1e-4
-# A form that stores scores has about this many matrices of them at the peak of a step: scores, weights, and their gradients.
+# A form that stores scores has about this many matrices of that size at the peak of a step: scores, weights, and their gradients.
 STORED = 4
 
 
 def weights():
-    """The matrices of queries, keys, values and the output."""
+    """The matrices for queries, keys, values and the output."""
     random = np.random.default_rng(0)
     return {name: random.standard_normal((WIDTH, WIDTH)).astype(np.float32) / math.sqrt(WIDTH) for name in ("query", "key", "value", "out")}
 
@@ -76,7 +77,7 @@ def model(form, length):
 
 
 def forebay(arguments, form, length, folder):
-    """Losses, seconds of steps, and bytes at the peak, of `forebay train`."""
+    """Losses, seconds per step, and peak bytes, of `forebay train`."""
     path = os.path.join(folder, f"{form}.onnx")
     onnx.save(model(form, length), path)
     frozen = [] if form == "operator" else ["--freeze", "mask", "--freeze", "scale"]
@@ -95,7 +96,7 @@ def status(field):
 
 
 def torch_steps(arguments, form, x, y):
-    """Losses, seconds of steps, and bytes at the peak, of PyTorch."""
+    """Losses, seconds per step, and peak bytes, of PyTorch."""
     torch.set_num_threads(arguments.threads)
     before = status("VmRSS")
     named = {name: torch.from_numpy(array).requires_grad_() for name, array in weights().items()}
@@ -121,7 +122,7 @@ def torch_steps(arguments, form, x, y):
 
 
 def in_child(*arguments):
-    """What `torch_steps` returns, in a process whose memory is its own."""
+    """The result of `torch_steps` in a separate process, so that its memory can be measured."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(torch_steps, arguments)
 

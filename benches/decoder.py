@@ -1,11 +1,11 @@
-"""A decoder-only transformer of any size whose weights are zeros that take no room on the disk.
+"""A decoder-only transformer of any size whose weights are zeros that take no disk space.
 
     python3 benches/decoder.py FOLDER --layers 32 --width 4096 --vocabulary 32000 --positions 128
     python3 benches/decoder.py FOLDER --layers 10 --width 2048 --vocabulary 1000 --positions 64 --inline
 
 Writes FOLDER/model.onnx, with its weights in FOLDER/weights.bin or, with --inline, in the model itself, and FOLDER/data.npz: token
-numbers and labels for `forebay train --class-axis 2` and `forebay run`. For measuring how much memory plans and loading take.
-Needs nothing but Python.
+numbers and labels for `forebay train --class-axis 2` and `forebay run`. Use it to measure how much memory plans and loading take.
+It needs only Python.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def attribute(name, value):
 
 
 class Decoder:
-    """Nodes and initializers of a graph. An initializer is its message without contents, and how many bytes of zeros follow."""
+    """Nodes and initializers of a graph. An initializer is a message without contents, and the number of zero bytes that follow it."""
 
     def __init__(self, options):
         self.options = options

@@ -2,8 +2,8 @@
 
     python3 benches/full_unet.py FOLDER
 
-Writes FOLDER/unet3d.onnx, which has the same weights, and the 2 mm volumes with eight voxels for each of theirs: what a step takes
-depends on sizes, and these are real ones. Needs nothing but Python.
+Writes FOLDER/unet3d.onnx, which has the same weights, and the 2 mm volumes with each voxel replaced by eight: the cost of a step
+depends on sizes, and these are real ones. It needs only Python.
 """
 
 import argparse
@@ -12,14 +12,14 @@ import os
 import struct
 
 BRAIN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "examples", "brain")
-# The way from an ONNX model to its inputs' and outputs' dimensions, by the numbers of fields: graph, input or output, type, tensor
-# type, shape, dimension. The rest of the file stays as it is.
+# The path from an ONNX model to the dimensions of its inputs and outputs, as field numbers: graph, input or output, type, tensor
+# type, shape, dimension. The rest of the file is unchanged.
 DIMENSIONS = [{7}, {11, 12}, {2}, {1}, {2}, {1}]
 HEADER_BYTES = 352
 
 
 def varint(data, at):
-    """A number of a protocol buffer, and where it ends."""
+    """A number in a protocol buffer, and where it ends."""
     number, shift = 0, 0
     while True:
         number |= (data[at] & 0x7F) << shift
@@ -37,7 +37,7 @@ def encoded(number):
 
 
 def enlarged(message, way):
-    """A message whose dimensions at the end of the way, beyond batch and channels, are twice as large."""
+    """The message with the dimensions at the end of the path, except batch and channels, doubled."""
     out, at, dimension = bytearray(), 0, 0
     while at < len(message):
         start = at
@@ -46,7 +46,7 @@ def enlarged(message, way):
             if key & 7 != 0:
                 raise SystemExit("fields of a fixed size are not expected here")
             number, at = varint(message, at)
-            # A dimension's size; the way has ended.
+            # A dimension's size: the end of the path.
             out += encoded(key) + encoded(number if way else 2 * number)
             continue
         size, at = varint(message, at)
@@ -62,7 +62,7 @@ def enlarged(message, way):
 
 
 def doubled(name):
-    """A NIfTI-1 file with every voxel twice along each axis."""
+    """A NIfTI-1 file with every voxel repeated twice along each axis."""
     with gzip.open(os.path.join(BRAIN, name)) as file:
         raw = file.read()
     sizes = struct.unpack("<3h", raw[42:48])

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Every batch size and machine that the artifact of G10 (MICRO 2023) has published times for, replayed beside them.
+"""Replays every batch size and machine for which the artifact of G10 (MICRO 2023) has published times, and compares the times.
 
     git clone https://github.com/platformxlab/G10
     cargo build --release
     python3 benches/g10.py G10 [--filter bert-b256,host16] [--traces FOLDER]
 
 Builds the artifact's simulator (needs g++, make, flex with libfl, and bison), lets it write the graph of each network at each
-batch size, and makes a trace of that with the times and workspaces that the artifact measured, in the format that `forebay
-replay` reads. Then it replays them all: on the artifact's machine (40 GiB, 128 GiB on the host, a link of 15.754 GB/s, an SSD of
-3.2 GB/s), with less memory on the host, and behind faster SSDs. Prints times over ideal: the lower bound, ours, demand LRU and
-G10's own. A row is marked "over" where ours is above G10's, or above 1.05 and 1.02 times the bound.
+batch size, and turns the graph into a trace with the times and workspaces that the artifact measured, in the format that `forebay
+replay` reads. Then it replays all traces: on the artifact's machine (40 GiB, 128 GiB on the host, a link of 15.754 GB/s, an SSD of
+3.2 GB/s), with less memory on the host, and with faster SSDs. Prints times over ideal: the lower bound, ours, demand LRU and
+G10's own. A row is marked "over" if ours is above G10's, or above 1.05 and 1.02 times the bound.
 
-The checkout is built in place; nothing of it comes into this repository.
+The checkout is built in place; nothing from it is copied into this repository.
 """
 import argparse
 import gzip
@@ -26,7 +26,7 @@ import recording
 
 FOREBAY = os.path.join(recording.ROOT, "target", "release", "forebay")
 
-# By network: the artifact's name of it, of its results, of its published tables, lines of its configuration, and the batch
+# By network: the artifact's names for it, for its results and for its published tables, lines of its configuration, and the batch
 # sizes that it measured.
 NETWORKS = {
     "bert": ("BERT_Base", "BERT_Base", "bert", "is_transformer 1\ntrans_borden 210", (128, 256, 384, 512, 640, 768, 1024)),
@@ -55,7 +55,7 @@ def pages(size_bytes):
 
 
 class Artifact:
-    """A checkout of the artifact, built."""
+    """A built checkout of the artifact."""
 
     def __init__(self, folder):
         self.source = os.path.join(folder, "src")
@@ -65,7 +65,7 @@ class Artifact:
         subprocess.run(["make"], cwd=self.source, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def dump(self, network, batch, folder):
-        """Lets the simulator write tensors and kernels, and stops it before it simulates."""
+        """Lets the simulator write tensors and kernels, and stops it before the simulation."""
         name, results, _, lines, _ = NETWORKS[network]
         side = 299 if network == "inceptionv3" else 224
         times = os.path.join(self.results, results, f"cudnn{batch}")
@@ -83,7 +83,7 @@ class Artifact:
                 "SSD_PCIe_bandwidth_GBps 3.2\nSSD_read_latency_us 12\nSSD_write_latency_us 16\nSSD_latency_us 20\n"
                 "PCIe_latency_us 5\nPCIe_batch_size_page 50\ndelta_parameter 0.5\n")
         statistics = os.path.join(folder, "out", "statistics")
-        # It writes this file after the two that are wanted.
+        # It writes this file after the two that are needed.
         written = os.path.join(statistics, "interval.config")
         with open(description) as stdin:
             process = subprocess.Popen(["./gpg", config], cwd=self.source, stdin=stdin, stdout=subprocess.DEVNULL,
@@ -102,14 +102,14 @@ class Artifact:
             return durations, [int(line.split()[1]) for line in workspaces if line.strip()]
 
     def table(self, kind, network):
-        """Rows of a published table: its first line's names, and by row name the values below it."""
+        """Rows of a published table: the names in its first line, and the values below it by row name."""
         with open(os.path.join(self.published, kind, f"{NETWORKS[network][2]}.txt")) as file:
             names, *rows = [line.strip() for line in file if line.strip()]
         return [name.strip() for name in names.split("|")], list(zip(rows[::2], (row.split() for row in rows[1::2])))
 
 
 def graph(artifact, network, batch):
-    """Lines of a trace behind its header."""
+    """Lines of a trace after its header."""
     with tempfile.TemporaryDirectory() as folder:
         tensors_file, kernels_file = artifact.dump(network, batch, folder)
         tensors, kernels = {}, []
@@ -129,7 +129,7 @@ def graph(artifact, network, batch):
     for index, kernel in enumerate(kernels):
         for tensor in kernel["reads"] | kernel["writes"]:
             users.setdefault(tensor, set()).add(index)
-    # The artifact has a tensor of its own for each workspace, the last that its kernel writes.
+    # The artifact has a separate tensor for each workspace: the last one that its kernel writes.
     for index, (kernel, workspace) in enumerate(zip(kernels, workspaces)):
         if workspace:
             own = max(tensor for tensor in kernel["writes"] if users[tensor] == {index})
@@ -147,7 +147,7 @@ def graph(artifact, network, batch):
 
 
 def cases(artifact):
-    """Every published case: network, batch, what differs in the machine, its name, and G10's cycles where there are any."""
+    """Every published case: network, batch, what differs in the machine, its name, and G10's cycles, if any."""
     less_host = []
     for network, (*_, batches) in NETWORKS.items():
         columns, rows = artifact.table("overall_batchsize", network)
@@ -215,7 +215,7 @@ def main():
         found = json.loads(ran.stdout)
         ours, bound, lru = (found[key] for key in ("time_over_ideal", "bound_over_ideal", "lru_over_ideal"))
         peer = cycles / CYCLES_PER_NS / found["ideal_ns"] if cycles else None
-        # The artifact drops fractions of a cycle of each kernel.
+        # The artifact drops the fraction of a cycle in each kernel's time.
         is_over = ours > max(1.05, 1.02 * bound) or peer is not None and ours > peer * 1.000001
         over, count = over + is_over, count + 1
         rows.append([name, differs, bound, ours, lru, peer, found["recomputed_kernels"], seconds, "over" if is_over else None])

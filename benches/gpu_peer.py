@@ -1,7 +1,7 @@
 """PyTorch on the same card, with the types and sizes that the Vulkan device's bench printed.
 
-Reads the lines of `cargo bench -p forebay-vulkan --bench kernels` and prints each with PyTorch's GFLOP/s and the ratio. float32 is
-without TF32 on both sides; PyTorch may try its algorithms and take the best.
+Reads the output lines of `cargo bench -p forebay-vulkan --bench kernels` and prints each with PyTorch's GFLOP/s and the ratio. float32
+is without TF32 on both sides; PyTorch is allowed to try its algorithms and take the best.
 
     cargo bench -p forebay-vulkan --bench kernels | python3 benches/gpu_peer.py
 """
@@ -20,7 +20,7 @@ import recording
 def gflops(flops, run, busy):
     """The median of nine runs by the card's own clock, after one that is not counted.
 
-    All are handed out behind a long product, so that the card never waits for the host between them.
+    All are submitted after a long product, so that the card never waits for the host between them.
     """
     run()
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(9)]
@@ -35,7 +35,7 @@ def gflops(flops, run, busy):
 
 
 def peer(line, kind, busy):
-    """What PyTorch reaches with the sizes of a line."""
+    """PyTorch's speed with the sizes of a line."""
     def tensor(sizes):
         return torch.full(sizes, 0.5, device="cuda", dtype=kind)
 

@@ -1,10 +1,11 @@
-"""Training steps of Forebay on a device: in core, and within shares of the memory that this takes.
+"""Training steps of Forebay on a device: in core, and within shares of the memory needed in core.
 
     cargo build --release
     python3 benches/gpu_steps.py MODEL.onnx DATA [--device vulkan] [--budgets 25% 10%] [--steps 10]
 
-The counterpart of `gpu_training.py`, for `gpu.sh`. The first steps measure and make the plan that follows from it; the median of all is
-given. What fails says so, keeps nothing else from being tried, and makes the command end with 1. Needs nothing but Python.
+The counterpart of `gpu_training.py`, for `gpu.sh`. The first steps are measured, and the plan is then made from the measurements; the
+figure is the median of all steps. Failures are reported, do not stop the other attempts, and make the command exit with 1. It needs only
+Python.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import recording
 
 
 def card(binary, device):
-    """The first Vulkan device that the name fits, and its driver, as `forebay devices` describes them: NAME (KIND; DRIVER)."""
+    """The first Vulkan device that matches the name, and its driver, as described by `forebay devices`: NAME (KIND; DRIVER)."""
     listed = subprocess.run([binary, "devices"], capture_output=True, text=True).stdout.splitlines()
     wanted = device.removeprefix("vulkan").removeprefix(":")
     for line in listed:
@@ -31,7 +32,7 @@ def card(binary, device):
 
 
 def train(arguments, budget):
-    """The report of a run, or none, with the reason printed."""
+    """The report of a run, or None after printing the reason."""
     command = [arguments.binary, "train", arguments.model, "--data", arguments.data, "--device", arguments.device, "--steps",
                str(arguments.steps), "--learning-rate", "0.01", "--momentum", "0.9", "--no-compare", "--json"]
     run = subprocess.run(command + (["--device-memory", budget] if budget else []), capture_output=True, text=True)

@@ -2,9 +2,9 @@
 
     python3 benches/gpu_training.py [--device cuda] [--sizes 96 112 96] [--steps 5]
 
-Prints the median seconds of a step and, on a card, the most memory that the counted steps had allocated. Blocks of two convolutions are what
-checkpointing computes again. The network is that of `peer_models.py`, the data are random, the rest is what `gpu.sh` has Forebay do:
-batch 1, softmax cross-entropy, SGD with momentum 0.9, float32 without TF32. PyTorch may try its algorithms and take the best.
+Prints the median seconds of a step and, on a card, the peak memory allocated during the counted steps. Checkpointing recomputes blocks of
+two convolutions. The network is that of `peer_models.py`, the data are random, and the rest is the same as what `gpu.sh` runs with Forebay:
+batch 1, softmax cross-entropy, SGD with momentum 0.9, float32 without TF32. PyTorch is allowed to try its algorithms and take the best.
 """
 
 import argparse
@@ -22,7 +22,7 @@ BLOCKS = ["enc1", "enc2", "enc3", "enc4", "dec3", "dec2", "dec1"]
 
 
 class Recomputed(torch.nn.Module):
-    """A block whose activations are computed again on the way back."""
+    """A block whose activations are recomputed in the backward pass."""
 
     def __init__(self, block):
         super().__init__()
@@ -33,7 +33,7 @@ class Recomputed(torch.nn.Module):
 
 
 def seconds(device, sizes, steps, checkpointed):
-    """The seconds of steps after two that are not counted, and the peak in bytes."""
+    """The seconds per step, after two steps that are not counted, and the peak in bytes."""
     torch.manual_seed(0)
     model = UNet3d()
     if checkpointed:

@@ -4,11 +4,11 @@
     cargo build --release
     python3 benches/inference.py [--before PROGRAM]   # needs: pip install torch torchvision transformers onnx onnxruntime numpy
 
-Networks of torchvision and transformers, and a U-Net, have random weights, and normalisations that do something. Both runtimes get the
-file that PyTorch's TorchScript exporter writes without folding constants. Processor time is what is compared: unlike time on the wall, it
-does not grow where other work has the processors, though it grows where that takes caches and memory bandwidth. That of Forebay is the
-difference between a command with many runs and one with a single run. Runtimes take turns, and medians count. `--before` names an older
-build of the program, to be measured in the same rounds.
+Networks from torchvision and transformers, and a U-Net, have random weights, and normalisations with an effect. Both runtimes get the
+file that PyTorch's TorchScript exporter writes without folding constants. The bench compares processor time: unlike wall-clock time, it
+does not grow when other work occupies the processors, though it grows when that work uses caches and memory bandwidth. Forebay's processor
+time is the difference between a command with many runs and one with a single run. Runtimes take turns, and medians count. `--before` names
+an older build of the program, to be measured in the same rounds.
 """
 import argparse
 import json
@@ -70,7 +70,7 @@ class Bert(nn.Module):
 
 
 def vision(build, shape=IMAGE, **options):
-    """A network of torchvision and its input."""
+    """A network from torchvision and its input."""
     return lambda: (build(**options), torch.randn(shape))
 
 
@@ -92,7 +92,7 @@ NETWORKS = {
 
 
 def export(name, folder):
-    """Writes a network as ONNX; the path of the file, and the input."""
+    """Writes a network as ONNX; returns the path of the file, and the input."""
     torch.manual_seed(0)
     module, x = NETWORKS[name]()
     for part in module.modules():
@@ -101,7 +101,7 @@ def export(name, folder):
             part.running_var.uniform_(0.8, 1.2)
             part.weight.data.uniform_(0.8, 1.2)
             part.bias.data.normal_(0, 0.1)
-        # ViT's begins with zeros, which would make all logits zero.
+        # ViT's is initialized with zeros, which would make all logits zero.
         elif isinstance(part, nn.Linear) and not part.weight.any():
             part.weight.data.normal_(0, 0.02)
     path = os.path.join(folder, "model.onnx")
@@ -114,7 +114,7 @@ def export(name, folder):
 
 
 def forebay(program, folder, repeat):
-    """Processor seconds of a command that runs the model `repeat` times; it leaves its output in the folder."""
+    """Processor seconds of a command that runs the model `repeat` times and leaves its output in the folder."""
     call = [program, "run", os.path.join(folder, "model.onnx"), "--input", f"x={os.path.join(folder, 'x.npy')}", "--output-dir",
             folder, "--threads", "1", "--repeat", str(repeat), "--json"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -126,7 +126,7 @@ def forebay(program, folder, repeat):
 
 
 def measure(name, arguments, programs):
-    """Processor seconds of a run by runtime, and by which share of the largest value outputs differ."""
+    """Processor seconds of a run by runtime, and the difference of the outputs as a share of the largest value."""
     with tempfile.TemporaryDirectory() as folder:
         path, x = export(name, folder)
         options = onnxruntime.SessionOptions()

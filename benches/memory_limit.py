@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Steps of training within limits on the memory of the process, next to steps without: resident memory and time.
+"""Training steps within limits on process memory, next to steps without a limit: resident memory and time.
 
     cargo build --release
     python3 benches/memory_limit.py examples/brain/unet3d.onnx examples/brain 80% 60% 50% 45% 35% [--spill-dir DIR] [--rounds 3]
 
 Limits are sizes, or shares of the resident memory of a run without a limit. With a folder to spill to, each limit is tried with and
-without it. Runs take turns. Memory is the system's own count (VmHWM). Where this machine lets us make control groups, each run within a
-limit is in a group of its own that may take the limit plus 5 %: beyond it, the system would kill the run. Losses must be the same bits.
+without it. Runs take turns. Memory is the system's own count (VmHWM). If this machine lets us create control groups, each run within a
+limit is in a separate group that can take the limit plus 5 %: beyond that, the system would kill the run. Losses must be bit-identical.
 """
 import argparse
 import contextlib
@@ -17,15 +17,15 @@ import subprocess
 
 import recording
 
-# Steps that are not counted: the first ones touch memory for the first time, and may end with another plan.
+# Steps that are not counted: the first ones touch memory for the first time, and may end with a different plan.
 WARM_UP = 2
-# What a control group may take, over the limit.
+# The memory allowed to a control group, over the limit.
 GROUP_SHARE = 1.05
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def own_groups():
-    """Folders of this process's control groups that may limit memory: of version 1, and of version 2."""
+    """Folders of this process's control groups that can limit memory: of version 1, and of version 2."""
     for line in open("/proc/self/cgroup"):
         _, controllers, path = line.rstrip("\n").split(":", 2)
         if controllers == "" or "memory" in controllers.split(","):
@@ -39,7 +39,7 @@ def own_groups():
 
 @contextlib.contextmanager
 def control_group(limit_bytes):
-    """The folder of a new control group with this limit; none where there can be none."""
+    """The folder of a new control group with this limit; None if none can be created."""
     for parent in own_groups() if os.path.exists("/proc/self/cgroup") else []:
         folder = os.path.join(parent, f"forebay-bench-{os.getpid()}")
         try:
@@ -60,7 +60,7 @@ def control_group(limit_bytes):
 
 
 def run_in(group, command):
-    """Runs a command in the control group of this folder, or as it is."""
+    """Runs a command in the control group of this folder, or directly if there is none."""
     script = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
     return subprocess.run(["sh", "-c", script, group, *command] if group else command, capture_output=True, text=True)
 

@@ -77,7 +77,7 @@ def read_nifti(path):
 
 
 def fit(volume, shape):
-    """Centre crop or zero pad, as Forebay does."""
+    """Crops around the centre or pads with zeros, as Forebay does."""
     for axis, m in enumerate(shape):
         n = volume.shape[axis]
         if n >= m:

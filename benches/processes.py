@@ -4,10 +4,10 @@
     cargo build --release
     python3 benches/processes.py           # needs: mpirun, pip install torch onnx numpy
 
-Same machine, same batch, one thread for each process, each process on a processor of its own. Rounds of the contenders alternate; the table
-has medians. The networks are the golden ones: ResNet-20 on random images in batches of 64, and the 3-D U-Net on volumes of 48 x 48 x 48 in
-batches of 4. What Forebay trains with several processes has the bits of one; PyTorch's has not, and its batch normalization does not cross
-processes.
+Both run on the same machine with the same batch, and with one thread for each process, each on its own processor. Rounds of the contenders
+alternate; the table has medians. The networks are the golden ones: ResNet-20 on random images in batches of 64, and the 3-D U-Net on volumes
+of 48 x 48 x 48 in batches of 4. Forebay's results with several processes have the same bits as with one; PyTorch's do not, and its batch
+normalization does not cross processes.
 """
 import argparse
 import json
@@ -23,7 +23,7 @@ import onnx
 
 import recording
 
-# Steps of every round that do not count.
+# Steps of every round that are not counted.
 WARM_UP = 2
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 NETWORKS = {
@@ -40,7 +40,7 @@ def batch(network):
 
 
 def work(network, rank, size, meeting, count):
-    """One process of PyTorch: prints the seconds of its steps."""
+    """One PyTorch process: prints the seconds of its steps."""
     import torch
     import torch.distributed as distributed
     import torch.nn.functional as F

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Matrix products of the sizes that networks have, next to NumPy's BLAS library (OpenBLAS in its wheels), on one thread.
+"""Matrix products of sizes that occur in networks, next to NumPy's BLAS library (OpenBLAS in its wheels), on one thread.
 
     python3 benches/products.py                 # needs: pip install numpy
 
-`cargo bench -p forebay-device --bench products` has the sizes and measures Forebay. Both programs measure the same few products in turns, because a
-machine may be slower for seconds at a time, and of each product the best time counts.
+`cargo bench -p forebay-device --bench products` defines the sizes and measures Forebay. Both programs take turns at measuring the same few
+products, because a machine may be slower for seconds at a time. The best time of each product counts.
 """
 import argparse
 import json
@@ -28,7 +28,7 @@ RUNS_MAX = 40
 
 
 def forebay(*arguments):
-    """What the bench prints."""
+    """The output of the bench."""
     call = ["cargo", "bench", "--quiet", "--package", "forebay-device", "--bench", "products", "--", *arguments]
     done = subprocess.run(call, cwd=recording.ROOT, capture_output=True, text=True)
     if done.returncode != 0:
@@ -37,14 +37,14 @@ def forebay(*arguments):
 
 
 def turns(name):
-    """Names that products of one turn begin with, of all products or of those with this in their names: "BERT, up projection, by the first" is
-    in the turn of "BERT, up projection"."""
+    """The prefixes of the product names in each turn, for all products or for those with this in their names: "BERT, up projection, by the
+    first" is in the turn of "BERT, up projection"."""
     names = dict.fromkeys(", ".join(line.split(", ")[:2]) for line in forebay("--list", *([name] if name else [])).splitlines())
     return [name for name in names if name.split(", ")[0] not in names or ", " not in name]
 
 
 def forebay_rows(name):
-    """Rows of the bench's table, of products with this in their names."""
+    """Rows of the bench's table for products with this in their names."""
     with tempfile.TemporaryDirectory() as folder:
         output = os.path.join(folder, "record.json")
         forebay(name, "--output", output)
@@ -110,7 +110,7 @@ def main():
 
 
 def blas_library():
-    """Name and version of the library behind NumPy."""
+    """Name and version of the library that NumPy uses."""
     found = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return {found["name"]: found["version"]}
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What a call costs from Python: sessions next to ONNX Runtime's, steps of a trainer next to the command line's, arrays on their way.
+"""The cost of a call from Python: sessions next to ONNX Runtime's, trainer steps next to the command line's, array conversions.
 
     cargo build --release
     python3 benches/python_calls.py             # needs the package (cargo xtask wheel), numpy and onnxruntime
 
-Contenders of a row take turns; a row has medians, and the median of the ratios of a turn. `Outside` is what a call takes beyond the time from
-the first command to the last result. A session that copies has a simulated device as large as it wants: inputs and outputs go to it and back.
+Contenders of a row take turns; a row has medians, and the median of the ratios of a turn. `Outside` is the time of a call beyond the time
+from the first command to the last result. A session that copies has a simulated device as large as it needs: inputs are copied to it and
+outputs back.
 """
 import argparse
 import json
@@ -24,7 +25,7 @@ from forebay.selftest import example_model
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DIGITS = os.path.join(ROOT, "examples", "digits", "model.onnx")
-# Steps of a training run that do not count: the first is measured, and the second is the first one of the plan that follows from it.
+# Steps of a training run that are not counted: the first is measured, and the second is the first with the plan made from that.
 WARM_UP = 2
 
 
@@ -40,7 +41,7 @@ def seconds(call, count):
 
 
 def spread(values):
-    """A median with the least and the most."""
+    """A median with the minimum and the maximum."""
     return {"value": statistics.median(values), "from": min(values), "to": max(values)}
 
 
@@ -60,7 +61,7 @@ def session_row(name, model, feed, count, turns):
 
 
 def sessions(turns):
-    """Calls of small models, and of one with much input."""
+    """Calls of small models, and of one with a large amount of input."""
     print(f"{'model':28} {'Forebay us':>10} {'ORT us':>10} {'ratio':>8} {'outside us':>10} {'copying us':>10}")
     rng = np.random.default_rng(0)
     dense = lambda batch: (example_model(), {"x": rng.random((batch, 32), np.float32)})
@@ -108,7 +109,7 @@ def training_row(batch, steps, turns, binary):
 
 
 def array_rows():
-    """Arrays to tensors of the host and back."""
+    """Arrays to host tensors and back."""
     array = np.random.default_rng(0).random(1 << 24, np.float32)
     tensor = forebay.Tensor(array)
     ways = {"NumPy's copy": array.copy, "forebay.Tensor(array)": lambda: forebay.Tensor(array), "tensor.numpy()": tensor.numpy,

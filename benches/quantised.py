@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Quantised models next to ONNX Runtime: the same outputs, and how long a run takes.
+"""Quantised models next to ONNX Runtime: whether outputs are the same, and how long a run takes.
 
     cargo build --release
     python3 benches/quantised.py                      # needs: pip install onnx onnxruntime numpy
 
 The models have random weights. `convolutions` is a chain of a residual network's bottlenecks of
-`QLinearConv`, as static quantisation writes it; `transformer` is
-an encoder of `DynamicQuantizeLinear` and `MatMulInteger`, as dynamic quantisation writes it; `matrix` is one large `MatMulInteger`, and
-`vector` the same for one row. Runs of both programs take turns.
+`QLinearConv`, as written by static quantisation; `transformer` is an encoder of `DynamicQuantizeLinear` and `MatMulInteger`, as written by
+dynamic quantisation; `matrix` is one large `MatMulInteger`, and `vector` is the same for one row. Runs of both programs take turns.
 """
 import argparse
 import json
@@ -27,7 +26,7 @@ import rounding
 
 
 class Model:
-    """Nodes and weights that are added one after the other."""
+    """Nodes and weights that are added one after another."""
 
     def __init__(self, seed):
         self.random, self.nodes, self.weights, self.count = np.random.default_rng(seed), [], [], 0
@@ -84,7 +83,7 @@ def convolutions(path):
 
 
 def transformer(path, rows=128, width=768, layers=2):
-    """The products of encoder layers, each of quantised activations with weights."""
+    """The products of encoder layers, each multiplying quantised activations by weights."""
     model = Model(2)
 
     def product(x, inputs, outputs):
@@ -121,7 +120,7 @@ MODELS = {"convolutions": convolutions, "transformer": transformer, "matrix": ma
 
 
 def run_forebay(arguments, path, feeds, folder):
-    """The output and the median of the seconds of a run."""
+    """The output and the median seconds of a run."""
     call = [arguments.forebay, "run", path, "--output-dir", os.path.join(folder, "outputs"), "--threads", str(arguments.threads),
             "--repeat", str(arguments.repeat), "--json"]
     for name, array in feeds.items():
@@ -134,7 +133,7 @@ def run_forebay(arguments, path, feeds, folder):
 
 
 def time_peer(session, feeds, repeat):
-    """The median of the seconds of a run of ONNX Runtime."""
+    """The median seconds of a run in ONNX Runtime."""
     seconds = []
     for _ in range(repeat + 1):
         start = time.perf_counter()

@@ -1,7 +1,7 @@
-"""What a bench found, as data: `benches/results/README.md` describes the format.
+"""Results of a bench, as data: `benches/results/README.md` describes the format.
 
-A bench adds `--output` to its arguments by `add_output`, makes tables of `column`s and rows, and hands them to `save`. The record's format,
-the machine and the commit are `cargo xtask results record`'s to know, so that they are known in one place.
+A bench adds `--output` to its arguments with `add_output`, builds tables from `column`s and rows, and passes them to `save`. Only
+`cargo xtask results record` knows the record's format, the machine and the commit.
 """
 
 import json
@@ -14,13 +14,13 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def add_output(parser):
-    """Adds the argument that says where the record goes."""
+    """Adds the argument for the path of the record."""
     parser.add_argument("--output", metavar="FILE.json",
                         help="write the record there, not to benches/results; /dev/null keeps none")
 
 
 def column(name, unit=None, digits=None, statistic=None):
-    """What a column of a table holds; the unit is none for text, counts and ratios."""
+    """The description of a table column; the unit is None for text, counts and ratios."""
     described = {"name": name, "unit": unit, "digits": digits, "statistic": statistic}
     return {key: value for key, value in described.items() if value is not None}
 
@@ -31,7 +31,7 @@ def table(name, columns, rows):
 
 
 def command():
-    """How this program was called, from the repository's root, without where its record goes."""
+    """How this program was called, from the repository's root, without the path of its record."""
     script = os.path.relpath(os.path.abspath(sys.argv[0]), ROOT)
     words, given = [], iter(sys.argv[1:])
     for word in given:
@@ -43,16 +43,16 @@ def command():
 
 
 def figures(bench, what, tables, software=None, conditions=None, machine=None):
-    """A record but for the moment, the commit, and what `machine` leaves out of the machine."""
+    """A record without the time, the commit, and what `machine` omits about the machine."""
     found = {"bench": bench, "what": what, "command": command(), "tables": tables, "software": software or {},
              "conditions": conditions}
     return {**found, "machine": machine} if machine else found
 
 
 def save(output, bench, what, tables, **more):
-    """Writes a record to `output`, or to the bench's folder where that is None; `more` is as for `figures`.
+    """Writes a record to `output`, or to the bench's folder if that is None; `more` is as for `figures`.
 
-    Where that fails, the figures are printed: a run may have taken hours.
+    If that fails, the figures are printed: a run may have taken hours.
     """
     text = json.dumps(figures(bench, what, tables, **more), indent=1)
     call = ["cargo", "xtask", "results", "record"] + (["--output", os.path.abspath(output)] if output else [])

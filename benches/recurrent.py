@@ -5,7 +5,7 @@
     python3 benches/recurrent.py                # needs: pip install torch onnx onnxscript onnxruntime numpy
 
 PyTorch's exporter writes each network, random weights included. All programs run it on the same inputs, in turns, with the same number of
-threads; outputs must be ONNX Runtime's, and losses PyTorch's.
+threads; outputs must match ONNX Runtime's, and losses PyTorch's.
 """
 import argparse
 import json
@@ -24,10 +24,10 @@ from torch import nn
 
 import recording
 
-# Outputs and losses agree where they differ by no more than this, outputs of a recurrent network being below 1.
+# Outputs and losses agree if they differ by no more than this. Outputs of a recurrent network are below 1.
 TOLERANCE = 1e-4
 RATE = 0.1
-# What a network is, the sizes of its inputs and states, its directions, the length of sequences, and how many there are.
+# The kind of a network, the sizes of its inputs and states, its directions, the length of sequences, and their number.
 CASES = [(kind, *sizes) for kind in ("LSTM", "GRU") for sizes in ((64, 128, 1, 100, 16), (64, 128, 2, 100, 16), (128, 256, 1, 200, 32), (256, 256, 1, 64, 1))]
 
 
@@ -51,7 +51,7 @@ def forebay(*command):
 
 
 def torch_steps(module, x, y, steps):
-    """Losses of training, and the seconds of its steps."""
+    """Losses of training, and the seconds per step."""
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
     losses, seconds = [], []
     for _ in range(steps):

@@ -1,23 +1,23 @@
-"""How outputs are compared with ONNX Runtime's: its integer sums are made exact, and what rounding explains of a difference is measured
-with weights that are slightly different."""
+"""Comparison of outputs with ONNX Runtime's: its integer sums are made exact, and slightly different weights measure how much of a
+difference is explained by rounding."""
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
-# Sums of a few hundred products of float32 are about this exact.
+# The approximate accuracy of sums of a few hundred float32 products.
 STEP = 1e-6
-# Outputs agree where they differ by no more than this many times what such weights change.
+# Outputs agree if they differ by no more than this many times the change caused by such weights.
 FACTOR = 4
 
 
 def make_integer_sums_exact(options):
-    """Sets the session option of ONNX Runtime with which sums of products of 8-bit integers do not saturate on x86 processors without
-    VNNI. Sessions that are timed keep the default, which is what people run."""
+    """Sets the ONNX Runtime session option with which sums of products of 8-bit integers do not saturate on x86 processors without VNNI.
+    Timed sessions keep the default, which is what people run."""
     options.add_session_config_entry("session.x64quantprecision", "1")
 
 
 def moved(path, seed):
-    """The model with every real weight moved by up to [`STEP`] of itself, as bytes."""
+    """The model as bytes, with every floating-point weight changed by up to [`STEP`] of its value."""
     random = np.random.default_rng(seed)
     model = onnx.load(path)
     tensors = [*model.graph.initializer, *[attribute.t for node in model.graph.node if node.op_type == "Constant"
@@ -31,6 +31,6 @@ def moved(path, seed):
 
 
 def sensitivity(path, run, difference):
-    """The largest difference that such weights make: `run` gives the outputs of a model, `difference` compares them with those that
-    the model itself gives."""
+    """The largest difference that such weights make: `run` returns the outputs of a model, and `difference` compares them with those of
+    the original model."""
     return max(difference(run(moved(path, seed))) for seed in range(3))

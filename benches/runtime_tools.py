@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Models as ONNX Runtime's own tools write them: outputs next to ONNX Runtime's.
+"""Models written by ONNX Runtime's own tools: outputs next to ONNX Runtime's.
 
     cargo build --release
     python3 benches/runtime_tools.py            # needs: pip install torch torchvision transformers onnx onnxscript onnxruntime numpy
 
-Networks of `benches/architecture_models.py`, and some of which those have none (an LSTM; decoders with caches of keys and values), are
-exported, and changed by what comes with ONNX Runtime: dynamic and static quantisation, weights of 4 bits, the optimiser of transformers,
+Networks from `benches/architecture_models.py`, and some kinds that are missing there (an LSTM; decoders with key and value caches), are
+exported and then changed by the tools of ONNX Runtime: dynamic and static quantisation, 4-bit weights, the transformer optimiser,
 conversion to float16, and the model that a session writes after its own optimisations. ONNX Runtime runs each without further
-optimisations; `forebay run` must give the same outputs. What fails stands in the table with its reason; the command ends with 0.
+optimisations; `forebay run` must give the same outputs. The table lists failures with their reasons; the command exits with 0.
 """
 import argparse
 import json
@@ -29,8 +29,8 @@ import architecture_models
 import recording
 import rounding
 
-# Outputs agree where they differ by no more than this share of the largest, of float16 and of what is rounded to integers on the way; or
-# by little more than rounding may change.
+# Outputs agree if they differ by no more than this share of the largest, for float16 and for models that round to integers on the way;
+# or by little more than rounding may change.
 TOLERANCE = {"float32": 1e-4, "float16": 5e-3, "integers": 1e-3}
 LIMIT_SECONDS = 300
 OPSET = 17
@@ -54,7 +54,7 @@ class Tagger(nn.Module):
 
 
 class WithCache(nn.Module):
-    """A decoder whose keys and values of earlier tokens come in and go out."""
+    """A decoder that takes and returns the keys and values of earlier tokens."""
 
     def __init__(self, network):
         super().__init__()
@@ -69,7 +69,7 @@ class WithCache(nn.Module):
 
 
 def with_cache(name, heads, length=5):
-    """How such a decoder is built, with its inputs: one token behind `length` others."""
+    """How to build such a decoder, with its inputs: one token after `length` others."""
     def network():
         torch.manual_seed(0)
         module = WithCache(architecture_models.NETWORKS[name].build().eval())
@@ -87,7 +87,7 @@ def named(name):
     return lambda: architecture_models.build(name)
 
 
-# Networks, with what the optimiser of transformers knows them as.
+# Networks, with the type under which the transformer optimiser knows them.
 NETWORKS = {
     "tagger (LSTM)": (tagger, None),
     "gpt2 with caches": (with_cache("gpt2", 4), "gpt2"),
@@ -146,7 +146,7 @@ def dynamic_columns(source, target, feeds, kind):
 
 
 def blocks(**options):
-    """Weights of 4 bits in blocks."""
+    """4-bit weights in blocks."""
     def make(source, target, _feeds, _kind):
         from onnxruntime.quantization import QuantFormat
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
@@ -160,7 +160,7 @@ def blocks(**options):
 
 
 def session(source, target, _feeds, _kind):
-    """What a session writes after the optimisations that do not depend on the machine."""
+    """The model that a session writes after the optimisations that do not depend on the machine."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -182,7 +182,7 @@ def half(source, target, _feeds, _kind):
 
 
 def after(first, second):
-    """One tool on what another made."""
+    """One tool applied to the result of another."""
     def make(source, target, feeds, kind):
         first(source, target + ".first", feeds, kind)
         second(target + ".first", target, feeds, kind)
@@ -192,7 +192,7 @@ def after(first, second):
 BYTES = static("QOperator", activation_type="QUInt8", weight_type="QInt8")
 PAIRS = static("QDQ")
 
-# By tool: what it makes, how exact, and whether it needs a network that the optimiser of transformers knows.
+# By tool: what it makes, how accurate that is, and whether it needs a network that the transformer optimiser knows.
 TOOLS = {
     "dynamic quantisation": (dynamic, "integers", False),
     "dynamic quantisation, uint8 weights": (dynamic_bytes, "integers", False),
@@ -220,7 +220,7 @@ TOOLS = {
 
 
 def in_child(function, *arguments):
-    """What a function returns, in a process of its own that prints nothing."""
+    """The result of a function in a separate process that prints nothing."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
 
@@ -232,7 +232,7 @@ def in_child(function, *arguments):
         os.dup2(nothing, 2)
         try:
             sender.send((True, function(*arguments)))
-        except BaseException as error:  # tools raise exceptions of every kind
+        except BaseException as error:  # tools raise all kinds of exceptions
             sender.send((False, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"))
 
     process = context.Process(target=body)
@@ -262,7 +262,7 @@ def export(network, folder):
 
 
 def peer_outputs(model, feeds):
-    """What ONNX Runtime gives for a model as it is written."""
+    """ONNX Runtime's outputs for a model as it is written."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -284,7 +284,7 @@ def furthest(found, expected):
 
 
 def own_rounding(folder):
-    """What rounding may change of ONNX Runtime's outputs."""
+    """How much rounding can change ONNX Runtime's outputs."""
     with np.load(os.path.join(folder, "inputs.npz")) as arrays:
         feeds = {key: arrays[key] for key in arrays.files}
     with np.load(os.path.join(folder, "outputs.npz")) as arrays:
@@ -294,7 +294,7 @@ def own_rounding(folder):
 
 
 def make(network, tool, folder):
-    """Writes a changed model, and what ONNX Runtime computes with it; returns its operators of com.microsoft."""
+    """Writes a changed model and ONNX Runtime's results for it; returns its operators of com.microsoft."""
     with np.load(os.path.join(folder, "inputs.npz")) as arrays:
         feeds = {key: arrays[key] for key in arrays.files}
     target = os.path.join(folder, "target.onnx")
@@ -323,12 +323,12 @@ def compare(arguments, folder):
 
 
 def row_of(arguments, network, tool, folder):
-    """A row of the table but for the names."""
+    """A row of the table without the names."""
     difference, theirs, operators, failure = None, None, [], None
     try:
         operators = in_child(make, network, tool, folder)
     except Failed as error:
-        # Records refuse what looks like a path, as names of nodes do.
+        # Records reject everything that looks like a path, and node names do.
         message = str(error).replace(folder + os.sep, "").replace('"/', '"')
         return [None, None, None, f"the tool, or ONNX Runtime: {message}"]
     try:

@@ -4,10 +4,10 @@
     cargo build --release
     python3 benches/spill.py MODEL.onnx DATA [--device-memory 1.25GiB --host-memory 256MiB --process-memory 2GiB]
 
-Trains a step without budgets, and the same step with both budgets and a folder for the rest, the second in a memory control
-group of its own without swap: the system itself sees to it that device memory, host memory, planning and copies of files
-together stay within --process-memory. Both must give the same loss and the same saved model, byte for byte. Needs the right
-to make control groups (version 2, or 1); where it is missing, the peak of the process's memory is sampled instead.
+Trains a step without budgets, and the same step with both budgets and a folder for the rest. The second runs in a separate memory
+control group without swap: the system itself ensures that device memory, host memory, planning and copies of files together stay
+within --process-memory. Both must give the same loss and the same saved model, byte for byte. Needs the right to create control
+groups (version 2, or 1); without it, the peak of the process's memory is sampled instead.
 """
 import argparse
 import hashlib
@@ -23,7 +23,7 @@ UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def size(text):
-    """Bytes of a size such as 1.25GiB."""
+    """The bytes in a size such as 1.25GiB."""
     unit = UNITS.get(text[-3:])
     return int(float(text[:-3]) * unit) if unit else int(text)
 
@@ -61,7 +61,7 @@ class Group:
 
 
 def group(limit):
-    """A group with a limit and without swap, and what it is; none where the machine has none to give."""
+    """A group with a limit and without swap, and its description; none if the machine cannot provide one."""
     name = f"forebay-spill-{os.getpid()}"
     second = lambda limit: [("memory.max", str(limit)), ("memory.swap.max", "0")]
     first = lambda limit: [("memory.limit_in_bytes", str(limit)), ("memory.memsw.limit_in_bytes", str(limit))]
@@ -79,7 +79,7 @@ def group(limit):
 
 
 def resident(pid):
-    """Bytes of a process in memory, its mapped heaps included."""
+    """The resident bytes of a process, including its mapped heaps."""
     try:
         with open(f"/proc/{pid}/status") as file:
             lines = [line.split() for line in file if line.startswith("VmRSS:")]
@@ -89,7 +89,7 @@ def resident(pid):
 
 
 def train(arguments, save, options, limited=None):
-    """Trains; the report, seconds, and the most resident bytes that were seen."""
+    """Trains; returns the report, the seconds, and the most resident bytes observed."""
     command = [arguments.binary, "train", arguments.model, "--data", arguments.data, "--steps", str(arguments.steps),
                "--learning-rate", "0.01", "--momentum", "0.9", "--threads", str(arguments.threads), "--save", save,
                "--no-compare", "--json"] + options

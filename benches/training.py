@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Seconds per training step: Forebay beside PyTorch, and a budget beside none.
+"""Seconds per training step: Forebay next to PyTorch, and a budget next to none.
 
     cargo build --release
     python3 benches/training.py            # needs: pip install torch onnx numpy
 
-Same machine, same number of threads, same run: rounds of each contender alternate, and the table gives medians and their
-ratios; the record has the least and the most of each as well. The networks are the golden ones: the 3-D U-Net on the 2 mm
+All contenders use the same machine, the same number of threads and the same run. Their rounds alternate, and the table gives
+medians and their ratios; the record also has the minimum and the maximum of each. The networks are the golden ones: the 3-D U-Net on the 2 mm
 brain volume of examples/brain, and ResNet-20 on random images in batches of 64.
 """
 import argparse
@@ -24,7 +24,7 @@ import torch.nn.functional as F
 import peer_models
 import recording
 
-# Steps of every round that do not count.
+# Steps of every round that are not counted.
 WARM_UP = 2
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -50,7 +50,7 @@ class PyTorch:
 
 
 class Forebay:
-    """Training steps by the command line."""
+    """Training steps on the command line."""
 
     def __init__(self, binary, model, data, threads, memory=None):
         self.command = [binary, "train", model, "--data", data, "--optimizer", "sgd", "--learning-rate", "0.01",
@@ -67,8 +67,8 @@ class Forebay:
 
 
 def measure(contenders, rounds, count):
-    """The seconds of all rounds. Each round's first steps of every contender do not count: the first is measured, and the second
-    is the first one of the plan that follows from it."""
+    """The seconds of all rounds. The first steps of every contender in a round are not counted: the first is measured, and the second
+    is the first one with the plan made from that."""
     seconds = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, contender in contenders.items():

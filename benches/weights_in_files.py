@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A decoder whose weights do not fit the limit on the process: runs, and training of adapters, with weights read from the model's file.
+"""A decoder whose weights do not fit in the process limit: runs, and training of adapters, with weights read from the model's file.
 
     cargo build --release
     python3 benches/weights_in_files.py FOLDER 2GiB 500MiB 200MiB      # needs: pip install numpy; writes 4.6 GiB into the folder
 
-Runs take turns. Each limit is tried with as much memory for the system's page cache as the machine has, and, where this machine lets us
-make control groups, in one of the limit plus 5 %, where the cache has no room: every step reads the disk. Outputs and losses must be the same
-bits. Memory is the system's own count (VmHWM).
+Runs take turns. Each limit is tried with as much memory for the system's page cache as the machine has. If this machine lets us create
+control groups, it is also tried in a group of the limit plus 5 %, in which the cache has no room, so that every step reads the disk. Outputs
+and losses must be bit-identical. Memory is the system's own count (VmHWM).
 """
 import argparse
 import hashlib
@@ -69,7 +69,7 @@ def main():
             with control_group(int(limit * GROUP_SHARE)) as group:
                 if not group:
                     return None
-                # What the file has left in memory from earlier runs would still be read there.
+                # Otherwise, parts of the file that earlier runs left in memory would be read from there.
                 descriptor = os.open(os.path.join(arguments.folder, "weights.bin"), os.O_RDONLY)
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
                 os.close(descriptor)

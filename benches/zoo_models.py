@@ -1,14 +1,14 @@
-"""Pretrained ONNX models that PyPI packages carry, for `benches/zoo.py`: where they are, and inputs for them.
+"""Pretrained ONNX models from PyPI packages, for `benches/zoo.py`: where they are, and inputs for them.
 
-Versions are fixed, and licences are those that the packages state. Inputs are random, in the range that a model is made for; they need
-not be meaningful, as two runtimes are compared.
+Versions are fixed, and licences are those that the packages state. Inputs are random, in the range for which a model is made; they need
+not be meaningful, because two runtimes are compared.
 """
 import dataclasses
 from typing import Callable
 
 import numpy as np
 
-# PyPI packages with their version and licence.
+# PyPI packages with their versions and licences.
 PACKAGES = {
     "arabic-name-romanizer": ("0.2.0", "MIT"),
     "basic-pitch": ("0.4.0", "Apache-2.0"),
@@ -35,7 +35,7 @@ PACKAGES = {
 
 
 class Inputs:
-    """Makes random arrays; two with the same seed make the same."""
+    """Makes random arrays; two generators with the same seed make the same arrays."""
 
     def __init__(self, seed=1):
         self.random = np.random.default_rng(seed)
@@ -61,7 +61,7 @@ class Inputs:
 
 @dataclasses.dataclass
 class Model:
-    """A model: its package, the end of its path there, its kind, inputs by scale, and whether scales differ in size."""
+    """A model: its package, the end of its path in the package, its kind, inputs by scale, and whether scales differ in size."""
     package: str
     path: str
     kind: str
@@ -73,24 +73,24 @@ class Model:
 
 
 def fixed(package, path, kind, inputs):
-    """A model that leaves no size open."""
+    """A model without open sizes."""
     return Model(package, path, kind, inputs, (1,))
 
 
 def image(name, height, width, channels=3, batch=False):
-    """One image whose sizes grow with the scale, or a batch that does."""
+    """One image whose sizes grow with the scale, or a batch that grows with it."""
     if batch:
         return lambda make, n: {name: make.normal(n, channels, height, width)}
     return lambda make, n: {name: make.normal(1, channels, height * n, width * n)}
 
 
 def page(name, height, width):
-    """An image of a page, which is larger at a larger scale."""
+    """An image of a page, larger at a larger scale."""
     return lambda make, n: {name: make.page(height * n, width * n)}
 
 
 def line(name, height, width, channels=3):
-    """An image of a line of text, which is longer at a larger scale."""
+    """An image of a line of text, longer at a larger scale."""
     return lambda make, n: {name: make.normal(1, channels, height, width * n)}
 
 
@@ -146,7 +146,7 @@ def protein(make, n):
 
 
 def text(vocabulary, *more):
-    """Indices of words of two texts, of which the second is shorter, with their mask; `more` inputs are zeros."""
+    """Word indices of two texts, the second of which is shorter, with their mask; `more` inputs are zeros."""
     def inputs(make, n):
         mask = np.ones((2, 16 * n), np.int64)
         mask[1, 10 * n:] = 0
@@ -156,7 +156,7 @@ def text(vocabulary, *more):
 
 
 def letters(name, limit):
-    """Indices of letters of one sentence, which is longer at a larger scale."""
+    """Letter indices of one sentence, longer at a larger scale."""
     return lambda make, n: {name: 1 + make.below(limit - 1, 1, 24 * n)}
 
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes chain.onnx and diamond.onnx beside this file: the two smallest graphs that show what barriers are for.
+"""Writes chain.onnx and diamond.onnx next to this file: the two smallest graphs that show what barriers are for.
 
     pip install onnx numpy
     python3 examples/barriers/make.py
 
-A chain (convolution, rectifier, batch normalisation) needs a barrier between each two kernels. A diamond (pooling, two
-convolutions, concatenation) needs as many for its four nodes: both convolutions run between the same two barriers.
+A chain (convolution, ReLU, batch normalisation) needs a barrier between any two consecutive kernels. A diamond (pooling, two
+convolutions, concatenation) needs just as many for its four nodes: both convolutions run between the same two barriers.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def weight(name, *shape):
-    """A convolution's weight, scaled so that its output has about the variance of its input."""
+    """A convolution's weight, scaled so that output and input have about the same variance."""
     values = RANDOM.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
     return numpy_helper.from_array(values.astype(np.float32), name)
 

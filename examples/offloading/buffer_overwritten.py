@@ -1,8 +1,8 @@
-"""A buffer is filled again before what it held has left.
+"""A buffer is refilled before its old contents have been copied out.
 
-Published: https://github.com/deepspeedai/DeepSpeed/issues/5545, repaired in pull request 5606. Gradients are collected in a buffer, which
-a second stream sends away while the backward pass goes on. The second stream waited for the first, but the first did not wait for the
-second before it used the buffer again. That was right as long as computing took longer than sending.
+Published: https://github.com/deepspeedai/DeepSpeed/issues/5545, fixed in pull request 5606. Gradients are collected in a buffer, which
+a second stream copies out while the backward pass continues. The second stream waited for the first, but the first did not wait for the
+second before it reused the buffer. The results were correct as long as computing took longer than sending.
 """
 
 import numpy as np

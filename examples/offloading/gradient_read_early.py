@@ -1,8 +1,8 @@
-"""The optimizer on the host reads a gradient that is still on its way.
+"""The optimizer on the host reads a gradient that is still being copied.
 
 Published: https://github.com/facebookresearch/fairscale/pull/496 (and, on why, issue 636 there). Gradients were copied to the host without
-waiting, so that the copies overlap the backward pass. The optimizer, a program on the host, then read them at once. Results differed
-from run to run, and no test reproduced it.
+waiting, so that the copies overlap the backward pass. The optimizer, a program on the host, then read them immediately. Results differed
+from run to run, and no test reproduced the bug.
 """
 
 import numpy as np
@@ -11,12 +11,12 @@ import forebay
 
 
 def run(right: bool) -> np.ndarray:
-    """One step of gradient descent on the host. The weights after it."""
+    """Performs one step of gradient descent on the host; returns the new weights."""
     rng = np.random.default_rng(2)
     x, dy, w = (rng.standard_normal((64, 64)).astype(np.float32) for _ in range(3))
     with forebay.Context(record=True) as context:
         copies = forebay.Stream()
-        host = forebay.empty((64, 64))  # Stands for memory of the host.
+        host = forebay.empty((64, 64))  # Represents host memory.
 
         gradient = forebay.Tensor(x).T @ forebay.Tensor(dy)
         copies.wait_stream(forebay.current_stream())

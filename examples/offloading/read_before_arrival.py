@@ -1,7 +1,7 @@
-"""Activation offload reads before the copy has arrived.
+"""Activation offloading reads before the copy has arrived.
 
-Published: https://github.com/huggingface/trl/pull/7195. The class that offloads activations remembered, when it was made, which stream
-computes. Later, the backward pass ran on another stream. The wait for the copy went to the stream of old, so the gradient was computed
+Published: https://github.com/huggingface/trl/pull/7195. When the class that offloads activations was created, it stored which stream
+computes. Later, the backward pass ran on another stream. The wait for the copy went to the old stream, so the gradient was computed
 from memory that the activation had not reached yet.
 """
 
@@ -11,19 +11,19 @@ import forebay
 
 
 def run(right: bool) -> np.ndarray:
-    """A layer forwards and backwards; its activation is away in between. Its weight's gradient."""
+    """Runs a layer forwards and backwards, with its activation on the host in between; returns the weight's gradient."""
     rng = np.random.default_rng(1)
     x, w, dy = (rng.standard_normal((64, 64)).astype(np.float32) for _ in range(3))
     with forebay.Context(record=True) as context:
         copies, backward = forebay.Stream(), forebay.Stream()
-        computes = forebay.current_stream()  # What the class remembers.
-        host = forebay.empty((64, 64))  # Stands for memory of the host.
+        computes = forebay.current_stream()  # The stream that the class stored.
+        host = forebay.empty((64, 64))  # Represents host memory.
 
         activation = (forebay.Tensor(x) @ forebay.Tensor(w)).relu()
         copies.wait_stream(computes)
         with forebay.stream(copies):
             host.copy_(activation)
-        del activation  # Its memory is free as soon as the copy is over: that is seen to.
+        del activation  # Forebay frees its memory only after the copy is complete.
 
         backward.wait_stream(computes)
         with forebay.stream(backward):
@@ -33,7 +33,7 @@ def run(right: bool) -> np.ndarray:
             if right:
                 forebay.current_stream().wait_stream(copies)
             else:
-                computes.wait_stream(copies)  # Nothing is computed there now.
+                computes.wait_stream(copies)  # No computation runs there now.
             gradient = returned.T @ upstream
             result = gradient.numpy()
         context.check()

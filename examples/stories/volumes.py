@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Whole volumes instead of patches: what lies far away decides, and a tenth of the memory is enough to see it.
+"""Whole volumes instead of patches: the decisive voxels are far away, and a tenth of the memory is enough to see them.
 
-    python3 examples/stories/volumes.py            # needs: pip install numpy onnx onnxruntime; with PyTorch, its patches stand next to Forebay's
+    python3 examples/stories/volumes.py            # needs: pip install numpy onnx onnxruntime; with PyTorch, its patches are compared with Forebay's
 
-Each volume is noise with a few bright balls in the upper half, and one small marker in the corner below. Where the marker is bright, the balls are of
-kind 1; where it is dark, of kind 2. Balls look alike in both: only who sees the marker can tell, and no patch has both in it. The same U-Net trains
-on whole volumes within 10 % of the memory that they take, and on random patches that take as much. The guide's page docs/stories.md explains
-each step.
+Each volume is noise with a few bright balls in the upper half, and one small marker in the corner below. If the marker is bright, the balls are
+of kind 1; if it is dark, they are of kind 2. The balls look the same in both cases: only a model that sees the marker can tell the kinds apart,
+and no patch contains both the marker and a ball. The same U-Net trains on whole volumes within 10 % of the memory that they need, and on random
+patches that need as much. The guide's page docs/stories.md explains each step.
 """
 import os
 
@@ -14,7 +14,7 @@ import numpy as np
 
 import story
 
-# Sides of volumes and of patches; voxels between the marker and the balls along the first axis, more than a patch is long there; the marker's side.
+# Sides of volumes and of patches; voxels between the marker and the balls along the first axis, more than a patch has there; the marker's side.
 SIZE, PATCH, DISTANCE, MARKER = 32, (8, 16, 16), 12, 6
 CHANNELS = (8, 16, 32, 32)
 CLASSES = 3
@@ -29,7 +29,7 @@ def volume(random):
     kind = int(random.integers(1, 3))
     corner = random.integers(0, 3, 3)
     image[tuple(slice(at, at + MARKER) for at in corner)] += 3 if kind == 1 else -3
-    # Where balls may begin.
+    # Where balls can begin.
     edge = corner[0] + MARKER + DISTANCE
     places = np.indices((SIZE,) * 3)
     for _ in range(int(random.integers(4, 8))):
@@ -42,7 +42,7 @@ def volume(random):
 
 
 def write_nifti(path, array):
-    """A file of NIfTI-1: a header of 352 bytes, then the voxels, the first axis fastest."""
+    """A NIfTI-1 file: a header of 352 bytes, then the voxels, with the first axis varying fastest."""
     header = np.zeros(1, np.dtype([
         ("size", "<i4"), ("unused", "S36"), ("dim", "<i2", 8), ("intent", "<f4", 3), ("intent_code", "<i2"), ("datatype", "<i2"),
         ("bits", "<i2"), ("slice_start", "<i2"), ("pixdim", "<f4", 8), ("offset", "<f4"), ("slope", "<f4"), ("inter", "<f4"),
@@ -65,8 +65,8 @@ def write_set(folder, count, seed):
 
 
 def write_model(path):
-    """A U-Net whose volumes may have any size that its poolings divide. It normalises nothing: with one volume in a batch, batch normalisation would take
-    away what is the same in the whole volume, and that is what the marker has to say."""
+    """A U-Net for volumes of any size that its poolings divide. It has no normalisation: with one volume in a batch, batch normalisation would
+    remove everything that is constant in the whole volume, and that is the information in the marker."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -113,12 +113,12 @@ def write_model(path):
 
 
 def counts(told):
-    """How many volumes to train on, and to measure with."""
+    """How many volumes to train on, and to evaluate on."""
     return (8, 4) if told.arguments.quick else (64, 16)
 
 
 def prepare(told):
-    """The model, and volumes to train on and to measure with."""
+    """The model, and volumes to train on and to evaluate on."""
     trained, measured = counts(told)
     write_model(told.path("unet.onnx"))
     write_set(told.path("train"), trained, 1)
@@ -126,7 +126,7 @@ def prepare(told):
 
 
 def held_out(told):
-    """The volumes to measure with and their labels, normalised as Forebay normalises them."""
+    """The volumes to evaluate on and their labels, normalised as Forebay normalises them."""
     random = np.random.default_rng(2)
     for _ in range(counts(told)[1]):
         image, labels = volume(random)
@@ -134,7 +134,7 @@ def held_out(told):
 
 
 def mean_dice(told, network, sides):
-    """The mean Dice of both kinds of balls, by a function from an image to logits that sees boxes of these sides."""
+    """The mean Dice of both kinds of balls for a function from an image to logits that sees boxes with these sides."""
     both, sums = np.zeros(CLASSES), np.zeros(CLASSES)
     for image, labels in held_out(told):
         for corner in np.ndindex(*(SIZE // side for side in sides)):
@@ -147,7 +147,7 @@ def mean_dice(told, network, sides):
 
 
 def dice_of(told, model, sides):
-    """The mean Dice of a saved model, which ONNX Runtime runs."""
+    """The mean Dice of a saved model, run by ONNX Runtime."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(told.path(model), providers=["CPUExecutionProvider"])
@@ -180,7 +180,7 @@ def main():
     told.found("dice_whole", dice, f"whole volumes: Dice {dice:.3f}")
     share = SIZE**3 // int(np.prod(PATCH))
     words = "x".join(str(side) for side in PATCH)
-    # As many voxels are seen as on whole volumes.
+    # The number of voxels seen is the same as with whole volumes.
     patches = told.forebay(*recipe, "--patch", words, "--patches", share, "--steps", steps * share, "--save", told.path("patches.onnx"))
     told.found("patch_bytes", patches["device_peak_bytes"], f"a step on a patch of {words} takes {story.mib(patches['device_peak_bytes'])}")
     dice = dice_of(told, "patches.onnx", PATCH)
@@ -198,7 +198,7 @@ def main():
 
 
 def told_by_torch(told, steps):
-    """The Dice of the same network, trained by PyTorch on random patches; nothing without PyTorch."""
+    """The Dice of the same network, trained by PyTorch on random patches; None without PyTorch."""
     if told.arguments.without_torch:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The network of `volumes.py` in PyTorch, from the same first weights: random patches, and tiles to measure with."""
+"""The network of `volumes.py` in PyTorch, from the same initial weights: random patches for training, and tiles for evaluation."""
 import numpy as np
 import onnx
 import torch
@@ -45,7 +45,7 @@ class UNet(nn.Module):
 
 
 def loss_of(logits, labels):
-    """MONAI's DiceCELoss without the background: what `--loss dice-ce --no-background` is."""
+    """MONAI's DiceCELoss without the background, which is what `--loss dice-ce --no-background` means."""
     shares = logits.softmax(1)[:, 1:]
     wanted = functional.one_hot(labels, volumes.CLASSES).movedim(-1, 1)[:, 1:].float()
     places = (2, 3, 4)
@@ -54,7 +54,7 @@ def loss_of(logits, labels):
 
 
 def dice(told, steps):
-    """The mean Dice of both kinds after that many steps on random patches."""
+    """The mean Dice of both kinds after this many steps on random patches."""
     network = UNet()
     weights = {tensor.name: torch.from_numpy(numpy_helper.to_array(tensor).copy()) for tensor in onnx.load(told.path("unet.onnx")).graph.initializer}
     network.load_state_dict(weights)

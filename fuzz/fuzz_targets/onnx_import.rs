@@ -1,5 +1,5 @@
-//! Any bytes as an ONNX model, through import, shape inference, the training graph and lowering. Any result is fine; a
-//! panic, an allocation beyond libFuzzer's limit or an endless loop is not. What was read must also survive being written.
+//! Takes arbitrary bytes as an ONNX model through import, shape inference, the training graph and lowering. Any result is fine, but a
+//! panic, an allocation beyond libFuzzer's limit or an endless loop is not. A model that was read must also survive being written.
 #![no_main]
 
 use std::collections::{BTreeMap, BTreeSet};

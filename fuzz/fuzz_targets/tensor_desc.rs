@@ -1,4 +1,4 @@
-//! Any numbers as a tensor descriptor, against arithmetic in 128 bits that cannot overflow.
+//! Checks tensor descriptors of arbitrary numbers against 128-bit arithmetic that cannot overflow.
 #![no_main]
 
 use forebay_base::tensor::{implied_size_bytes, BASE_OFFSET_ALIGNMENT_BYTES, DIMENSIONS_MAX};
@@ -21,7 +21,7 @@ impl Numbers<'_> {
     }
 }
 
-/// The implied size in bytes as the specification says it, in wide numbers; none where even those overflow.
+/// The implied size in bytes according to the specification, in wide numbers; `None` if even those overflow.
 fn expected_size_bytes(data_type: DataType, sizes: &[u64], strides: Option<&[u64]>) -> Option<u128> {
     let elements = match strides {
         None => sizes.iter().try_fold(1u128, |product, &size| product.checked_mul(size.into()))?,
@@ -52,7 +52,7 @@ fuzz_target!(|bytes: &[u8]| {
         && strides.as_ref().is_none_or(|strides| strides.len() == rank);
     let Ok(desc) = made else {
         if valid {
-            // Refused only because it is too large: as bits, or as the number of logical elements.
+            // Refused only because it is too large, either in bits or in its number of logical elements.
             let count = sizes.iter().try_fold(1u128, |product, &size| product.checked_mul(size.into()));
             let size = expected_size_bytes(data_type, &sizes, strides.as_deref());
             let too_large = size.is_none_or(|size| size > u128::from(u64::MAX - 64) / 8);

@@ -36,7 +36,7 @@ pub fn violations<'a>(names: impl Iterator<Item = &'a str>, files: &[SourceFile]
     names.flat_map(|name| judge(name, &circles(&imports(name, files)), KNOWN)).collect()
 }
 
-/// Returns the faults of a crate's circles.
+/// Returns the violations among a crate's circles.
 fn judge(name: &str, circles: &[Circle], known: &[Known]) -> Vec<String> {
     let is_known = |circle: &Circle, known: &Known| {
         known.name == name && known.folder == circle.folder && known.modules.iter().eq(circle.modules.iter())

@@ -30,7 +30,7 @@ pub fn succeeds(command: &mut Command) -> bool {
 /// Runs a command with its output shown.
 ///
 /// # Errors
-/// If the command cannot be started or fails.
+/// Fails if the command cannot be started or fails.
 pub fn run(command: &mut Command) -> Result<(), String> {
     println!("$ {}", shown(command));
     let status = command.status().map_err(|error| format!("cannot start {}: {error}", shown(command)))?;

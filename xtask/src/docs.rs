@@ -6,7 +6,7 @@ use crate::{links, operators, recipes, source};
 /// Checks the links of all documents and the recipes, then builds the guide with mdBook.
 ///
 /// # Errors
-/// The broken links and recipes, one line each; or if mdBook is missing or fails.
+/// Fails with the broken links and recipes, one line each, or if mdBook is missing or fails.
 pub fn docs() -> Result<(), String> {
     let files = source::files()?;
     let mut violations = links::violations(&files);

@@ -13,7 +13,7 @@ const MEMORY_MIB_MAX: u64 = 4096;
 /// Runs the named targets (all if none is named), each for `--minutes N`.
 ///
 /// # Errors
-/// If the arguments are invalid, cargo-fuzz is missing, or there is a finding (libFuzzer prints it and keeps the input).
+/// Fails if the arguments are invalid, cargo-fuzz is missing, or there is a finding (libFuzzer prints it and keeps the input).
 pub fn fuzz(arguments: &[String]) -> Result<(), String> {
     let (targets, minutes) = parse(arguments)?;
     if !succeeds(&mut cargo(&["fuzz", "--version"])) {

@@ -32,7 +32,7 @@ const PRECISE: &str = "precise";
 const PORTABLE: &str = "portable";
 const PORTABLE_SUFFIX: &str = "_portable";
 const PORTABLE_DEFINITION: &str = "-DPORTABLE";
-/// The suffix and definition of the second variant of every shader, which reaches operands by their addresses.
+/// The suffix and definition of the device-address variant of every shader.
 const BY_ADDRESS_SUFFIX: &str = "_far";
 const BY_ADDRESS_DEFINITION: &str = "-DFAR";
 
@@ -54,8 +54,8 @@ struct Job {
 /// Compiles every shader. With `--check`, nothing is written.
 ///
 /// # Errors
-/// If there is no compiler, if a shader does not compile or is rejected by the validator, or, with `--check`, if the output differs from
-/// the committed files.
+/// Fails if there is no compiler, if a shader does not compile or is rejected by the validator, or, with `--check`, if the output differs
+/// from the committed files.
 pub fn kernels(arguments: &[String]) -> Result<(), String> {
     let check = match arguments {
         [] => false,

@@ -7,7 +7,7 @@ const TIMES: u64 = 100;
 /// Kills `--times N` processes; each run must end with the same model as a run of one process.
 ///
 /// # Errors
-/// If the arguments are invalid, MPI is missing, or a run ends with another model.
+/// Fails if the arguments are invalid, MPI is missing, or a run ends with another model.
 pub fn kills(arguments: &[String]) -> Result<(), String> {
     let times = match arguments {
         [] => TIMES,

@@ -27,7 +27,7 @@ const ROOTS: [&str; 11] = [
     ".cargo/",
 ];
 
-/// Returns the faults of the links of all documents, one line each.
+/// Returns the problems with the links of all documents, one line each.
 pub fn violations(files: &[SourceFile]) -> Vec<String> {
     broken(files, &|path| source::root().join(path).exists())
 }
@@ -114,7 +114,7 @@ fn target<'a>(page: &str, link: &'a str) -> Target<'a> {
     Target::Here { path: parts.join("/"), anchor }
 }
 
-/// Returns the fault of a link to this file and heading, if any.
+/// Returns the problem with a link to this file and heading, if any.
 fn fault(
     path: &str,
     anchor: Option<&str>,

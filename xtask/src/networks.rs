@@ -7,7 +7,7 @@ const COUNT: u64 = 200;
 /// Trains `--count N` networks, each within several budgets.
 ///
 /// # Errors
-/// If the arguments are invalid, or a budget changes a bit.
+/// Fails if the arguments are invalid, or a budget changes a bit.
 pub fn networks(arguments: &[String]) -> Result<(), String> {
     let count = match arguments {
         [] => COUNT,

@@ -11,7 +11,7 @@ const KEYWORD_LENGTH_MAX: usize = 20;
 /// `--allow-dirty` permits uncommitted changes.
 ///
 /// # Errors
-/// If a registry would refuse a manifest, or Cargo fails.
+/// Fails if a registry would refuse a manifest, or Cargo fails.
 pub fn package(arguments: &[String]) -> Result<(), String> {
     let known = ["--no-verify", "--allow-dirty"];
     if let Some(unknown) = arguments.iter().find(|argument| !known.contains(&argument.as_str())) {
@@ -27,7 +27,7 @@ pub fn package(arguments: &[String]) -> Result<(), String> {
 /// Compares the public interface of the library with that of a revision, `main` by default.
 ///
 /// # Errors
-/// If there are breaking changes, or cargo-semver-checks is missing.
+/// Fails if there are breaking changes, or cargo-semver-checks is missing.
 pub fn semver(arguments: &[String]) -> Result<(), String> {
     let revision = match arguments {
         [] => "main",

@@ -101,7 +101,7 @@ pub fn swiftshader_driver() -> PathBuf {
 /// Returns the missing parts.
 ///
 /// # Errors
-/// If `FOREBAY_REQUIRE` names a part that is missing or unknown.
+/// Fails if `FOREBAY_REQUIRE` names a part that is missing or unknown.
 pub fn missing() -> Result<Vec<&'static Part>, String> {
     let required = std::env::var("FOREBAY_REQUIRE").unwrap_or_default();
     let required: Vec<&str> = required.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();

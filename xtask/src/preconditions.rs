@@ -5,7 +5,7 @@ use crate::command::{cargo, run};
 /// Runs the host's kernels, individually and in whole networks, with debug assertions.
 ///
 /// # Errors
-/// If a test fails.
+/// Fails if a test fails.
 pub fn preconditions() -> Result<(), String> {
     for (package, targets) in [
         ("forebay-device", ["--lib", "--tests"].as_slice()),

@@ -15,7 +15,7 @@ const COMPATIBILITY: &str = "manylinux_2_28";
 /// separate environment and tests it there, with PyTorch if `python3` has it.
 ///
 /// # Errors
-/// Whatever fails.
+/// Fails if any of these steps fails.
 pub fn test() -> Result<(), String> {
     let folder = empty_folder("python-tests")?;
     run(maturin().args(["--profile", "dev", "--out"]).arg(&folder))?;
@@ -41,7 +41,7 @@ pub fn test() -> Result<(), String> {
 /// `cargo xtask wheel [TARGET]`: builds the package as released into `target/wheels` and tests it in an environment with nothing else.
 ///
 /// # Errors
-/// Whatever is missing or fails.
+/// Fails if a tool is missing or a step fails.
 pub fn wheel(arguments: &[String]) -> Result<(), String> {
     if !succeeds(program("python3").args(["-c", "import ziglang"])) {
         return Err("the linker of old C libraries is missing: python3 -m pip install maturin ziglang".to_owned());

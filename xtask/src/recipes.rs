@@ -22,7 +22,7 @@ struct Recipe {
     complete_for: Option<String>,
 }
 
-/// Returns the faults of the recipes, one line each.
+/// Returns the problems with the recipes, one line each.
 pub fn violations(files: &[SourceFile]) -> Vec<String> {
     let Some(page) = files.iter().find(|file| file.path == PAGE) else {
         return vec![format!("{PAGE} is missing")];

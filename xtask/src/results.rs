@@ -27,8 +27,8 @@ const PAGE: &str = "benches/RESULTS.md";
 /// Renders, checks or records, as the arguments say.
 ///
 /// # Errors
-/// If the arguments are invalid, if records or templates cannot be read, or, with `--check`, if files differ from what the records render
-/// to.
+/// Fails if the arguments are invalid, if records or templates cannot be read, or, with `--check`, if files differ from what the records
+/// render to.
 pub fn results(arguments: &[String]) -> Result<(), String> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
@@ -52,7 +52,7 @@ pub fn results(arguments: &[String]) -> Result<(), String> {
     }
 }
 
-/// Returns the faults of the folder and the differences from what it renders to, one line each.
+/// Returns the problems with the folder and the differences from what it renders to, one line each.
 pub fn violations() -> Vec<String> {
     let files = match rendered(&results_folder()) {
         Ok(files) => files,

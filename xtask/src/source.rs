@@ -12,14 +12,14 @@ pub struct SourceFile {
 
 /// Returns the repository's root.
 pub fn root() -> &'static Path {
-    // xtask lies in the root.
+    // xtask is in the root.
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
 /// Returns all text files sorted by path; build outputs and hidden folders other than `.ci` and `.cargo` are left out.
 ///
 /// # Errors
-/// If a folder or file cannot be read.
+/// Fails if a folder or file cannot be read.
 pub fn files() -> Result<Vec<SourceFile>, String> {
     let mut files = Vec::new();
     collect(root(), &mut files)?;

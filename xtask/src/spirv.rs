@@ -18,7 +18,7 @@ const ARITHMETIC: [u32; 7] = [127, 129, 131, 133, 136, 142, 148];
 /// or replaced.
 ///
 /// # Errors
-/// If the code is not SPIR-V.
+/// Fails if the code is not SPIR-V.
 pub fn finished(code: &[u8], precise: bool) -> Result<Vec<u8>, String> {
     let words: Vec<u32> =
         code.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();

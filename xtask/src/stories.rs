@@ -9,7 +9,7 @@ const STORIES: [&str; 3] = ["fine_tune", "volumes", "language_model"];
 /// Builds the program and runs all stories, or the named one, with the given arguments.
 ///
 /// # Errors
-/// If the build or a script fails; the script says what it needs or which claim does not hold.
+/// Fails if the build or a script fails; the script says what it needs or which claim does not hold.
 pub fn stories(arguments: &[String]) -> Result<(), String> {
     run(&mut cargo(&["build", "--release"]))?;
     let (chosen, rest) = match arguments.split_first() {

@@ -14,7 +14,7 @@ const LONG: &str = "test(/classifies_as_the_host::[^s]|(tiny_gpt|resnet20|unet3d
 /// Runs every Vulkan test on SwiftShader: half an hour on two cores.
 ///
 /// # Errors
-/// If SwiftShader is missing or a test fails.
+/// Fails if SwiftShader is missing or a test fails.
 pub fn swiftshader() -> Result<(), String> {
     if let Some(part) = parts::missing()?.iter().find(|part| part.name == "swiftshader") {
         return Err(format!("{}: {} (.ci/run installs it)", part.name, part.reason));
@@ -25,7 +25,7 @@ pub fn swiftshader() -> Result<(), String> {
 /// Runs the Vulkan tests that are short on SwiftShader.
 ///
 /// # Errors
-/// If a test fails.
+/// Fails if a test fails.
 pub fn sample() -> Result<(), String> {
     on_swiftshader(&format!("({ALL}) - {LONG}"))
 }

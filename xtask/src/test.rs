@@ -8,7 +8,7 @@ use crate::{kernels, parts, python, swiftshader, tidy};
 /// Runs every check; the test runner's summary is the last line except for those about skipped parts.
 ///
 /// # Errors
-/// The checks that failed; all of them run, so one call shows every failure.
+/// Fails with the checks that failed; all of them run, so one call shows every failure.
 pub fn test() -> Result<(), String> {
     let missing = parts::missing()?;
     let present = |name: &str| missing.iter().all(|part| part.name != name);

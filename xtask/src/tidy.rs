@@ -12,7 +12,7 @@ const LINES_WISHED_MAX: usize = 500;
 /// Checks the source.
 ///
 /// # Errors
-/// The violations of the rules, one line each.
+/// Fails with the violations of the rules, one line each.
 pub fn tidy() -> Result<(), String> {
     let files = source::files()?;
     let mut violations = layers::violations(&files);

@@ -9,19 +9,19 @@ use serde_json::ser::Formatter;
 
 use crate::record::Record;
 
-/// What a bench was given.
+/// The arguments of a bench.
 #[derive(Debug)]
 pub struct Arguments {
-    /// Everything but the record's place.
+    /// All arguments except the record's path.
     pub words: Vec<String>,
     /// `--output FILE`.
     pub output: Option<PathBuf>,
 }
 
-/// The arguments of a bench that Cargo runs. Its own word `--bench` is left out.
+/// Returns the arguments of a bench that Cargo runs, without Cargo's own `--bench`.
 ///
 /// # Errors
-/// `--output` without a file.
+/// If there is no file after `--output`.
 pub fn arguments() -> Result<Arguments, String> {
     separated(std::env::args().skip(1))
 }
@@ -42,19 +42,19 @@ fn separated(words: impl Iterator<Item = String>) -> Result<Arguments, String> {
     Ok(found)
 }
 
-/// The repository's root.
+/// Returns the repository's root.
 pub fn repository() -> &'static Path {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     folder.parent().and_then(Path::parent).unwrap_or(folder)
 }
 
-/// Where records are.
+/// Returns the folder of the records.
 pub fn results_folder() -> PathBuf {
     repository().join("benches/results")
 }
 
 impl Record {
-    /// Its JSON: rows and columns of tables on a line each, so that differences between versions can be read.
+    /// Returns the record as JSON, with the rows and columns of tables on a line each, so that diffs between versions are readable.
     ///
     /// # Errors
     /// As [`check`](Record::check).
@@ -64,7 +64,7 @@ impl Record {
         Ok(format!("{{\n{}\n}}\n", indented(lines, 2)))
     }
 
-    /// A line for each field, in the schema's order.
+    /// Returns a line for each field, in the schema's order.
     fn lines(&self) -> serde_json::Result<Vec<String>> {
         let mut tables = Vec::new();
         for table in &self.tables {
@@ -87,11 +87,12 @@ impl Record {
         ])
     }
 
-    /// Writes the record, whole or not at all, and says where: to `output` (from the repository's root where it is relative), else
-    /// to a file named for the moment in the bench's folder of `benches/results`.
+    /// Writes the record, whole or not at all, and returns its path. That is `output` (from the repository's root if it is relative), or
+    /// else a file named after the moment in the bench's folder of `benches/results`.
     ///
     /// # Errors
-    /// A record that does not pass its [`check`](Record::check), with its text so that no figure is lost; what the system says.
+    /// If the record does not pass its [`check`](Record::check) (the error contains its text, so that no figure is lost), or if the system
+    /// reports an error.
     pub fn save(&self, output: Option<&Path>) -> Result<PathBuf, String> {
         let text = self.text().map_err(|error| format!("{error}\nThe record: {self:?}"))?;
         let path = match output {
@@ -107,7 +108,7 @@ impl Record {
         Ok(path)
     }
 
-    /// A file of the bench's folder that is not there yet.
+    /// Returns the path of a file in the bench's folder that does not exist yet.
     fn own_path(&self) -> PathBuf {
         let moment: String = self.when.as_deref().unwrap_or("undated").chars().filter(|&c| c != ':').collect();
         let folder = results_folder().join(&self.bench);
@@ -122,7 +123,7 @@ fn field(name: &str, value: &impl Serialize) -> serde_json::Result<String> {
     Ok(format!("\"{name}\": {}", spaced(value)?))
 }
 
-/// `"name": [...]` with an item to a line.
+/// `"name": [...]` with one item on each line.
 fn list(name: &str, items: Vec<String>, indent: usize) -> String {
     match items.as_slice() {
         [] => format!("\"{name}\": []"),
@@ -130,20 +131,20 @@ fn list(name: &str, items: Vec<String>, indent: usize) -> String {
     }
 }
 
-/// Items on a line each, with commas between them.
+/// Items on a line each, separated by commas.
 fn indented(items: Vec<String>, indent: usize) -> String {
     let lines: Vec<String> = items.into_iter().map(|item| " ".repeat(indent) + &item).collect();
     lines.join(",\n")
 }
 
-/// A value on one line, with spaces behind commas and colons.
+/// A value on one line, with spaces after commas and colons.
 fn spaced(value: &impl Serialize) -> serde_json::Result<String> {
     let mut bytes = Vec::new();
     value.serialize(&mut Serializer::with_formatter(&mut bytes, Spaces))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Puts spaces behind commas and colons.
+/// Puts spaces after commas and colons.
 struct Spaces;
 
 impl Formatter for Spaces {

@@ -1,4 +1,4 @@
-//! What a bench of Forebay found, as data: every bench writes a [`Record`], and `cargo xtask results` renders them all.
+//! The results of Forebay's benches as data: every bench writes a [`Record`], and `cargo xtask results` renders them all.
 //!
 //! ```
 //! use forebay_bench_record::{Column, Record, Table};
@@ -16,7 +16,7 @@
 //! |---|---|
 //! | [`table`] | figures in rows, and how they are shown |
 //! | [`machine`] | the machine that a bench ran on |
-//! | [`record`] | the whole: what, when, where, how, and the tables; reading and checking |
+//! | [`record`] | a whole record: what, when, where, how, and the tables; reading and checking it |
 //! | [`mod@file`] | the text of a record, and where it is written |
 
 pub mod file;

@@ -1,23 +1,23 @@
-//! The machine that a bench ran on. It says what decides speed, and nothing that tells one machine from its twin: no names of
-//! hosts or users, no paths.
+//! The machine that a bench ran on: what determines its speed, and nothing that distinguishes it from an identical one, such as the names
+//! of hosts or users, or paths.
 
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-/// A machine. What is not known is `null`.
+/// A machine. Fields that are not known are `null`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     /// The processor's model.
     pub cpu: Option<String>,
-    /// Processors that the bench could use.
+    /// The number of processors that the bench could use.
     pub cores: Option<u64>,
     /// The widest vector extension of the processor; kernels may use less.
     pub vector: Option<String>,
-    /// Memory of the machine.
+    /// The size of the machine's memory.
     pub memory_bytes: Option<u64>,
-    /// The accelerator, where one took part; a Vulkan device that a CPU stands for is one as well.
+    /// The accelerator, if one took part, including a Vulkan device that a CPU emulates.
     pub gpu: Option<String>,
     /// The accelerator's driver and its version.
     pub driver: Option<String>,
@@ -26,7 +26,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine, with the first card that NVIDIA's driver shows, where there is one.
+    /// Returns this machine, with the first card that NVIDIA's driver shows, if there is one.
     pub fn here() -> Machine {
         let (gpu, driver) = nvidia().unzip();
         Machine {
@@ -40,7 +40,7 @@ impl Machine {
         }
     }
 
-    /// In a few words; what is not known is left out.
+    /// Describes the machine in a few words, leaving out what is not known.
     pub fn words(&self) -> String {
         let cores = self.cores.map(|cores| format!("{cores} {}", if cores == 1 { "core" } else { "cores" }));
         let memory = self.memory_bytes.map(|bytes| format!("{} GiB", (bytes as f64 / f64::from(1 << 30)).round()));
@@ -49,14 +49,14 @@ impl Machine {
     }
 }
 
-/// The first value of a key in a file of lines `key : value`.
+/// Returns the first value of a key in a file of `key : value` lines.
 fn field(path: &str, key: &str) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     let line = text.lines().find(|line| line.split(':').next().is_some_and(|name| name.trim() == key))?;
     line.split_once(':').map(|(_, value)| value.trim().to_owned())
 }
 
-/// The widest vector extension.
+/// Returns the widest vector extension.
 fn vector() -> Option<&'static str> {
     #[cfg(target_arch = "x86_64")]
     {
@@ -78,13 +78,13 @@ fn vector() -> Option<&'static str> {
     }
 }
 
-/// Memory of the machine.
+/// Returns the size of the machine's memory.
 fn memory_bytes() -> Option<u64> {
     let total = field("/proc/meminfo", "MemTotal")?;
     total.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// The distribution, and the version of the kernel without what its builder added: that may name a host.
+/// Returns the distribution, and the version of the kernel without what its builder added, which could name a host.
 fn os() -> Option<String> {
     let text = std::fs::read_to_string("/etc/os-release").ok();
     let named = text.as_deref().and_then(|text| text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")));
@@ -94,7 +94,7 @@ fn os() -> Option<String> {
     Some(if version.is_empty() { name } else { format!("{name}, Linux {version}") })
 }
 
-/// The first card and its driver, as NVIDIA's tool names them.
+/// Returns the first card and its driver, as NVIDIA's tool names them.
 fn nvidia() -> Option<(String, String)> {
     let arguments = ["--query-gpu=name,driver_version", "--format=csv,noheader"];
     let output = Command::new("nvidia-smi").args(arguments).output().ok().filter(|output| output.status.success())?;

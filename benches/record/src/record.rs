@@ -1,4 +1,4 @@
-//! What a bench found: what was measured, when, where and how, and the figures.
+//! The result of a bench: what was measured, when, where and how, and the figures.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,48 +7,48 @@ use serde::{Deserialize, Serialize};
 use crate::machine::Machine;
 use crate::table::{Cell, Table};
 
-/// The format's name; a change that older readers cannot read gets another number.
+/// The name of the format. A change that older readers cannot read gets a new number.
 pub const SCHEMA: &str = "forebay-bench-1";
 
-/// One run of a bench. What is not known is `null`.
+/// One run of a bench. Fields that are not known are `null`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
     /// [`SCHEMA`].
     pub schema: String,
-    /// The bench's name, which is also its folder's: lower-case letters, digits and `-`.
+    /// The name of the bench, which is also that of its folder: lower-case letters, digits and `-`.
     pub bench: String,
     /// What was measured, in a few words.
     pub what: String,
     /// When the bench ended: a date, or a date and time with its zone, as in RFC 3339.
     #[serde(deserialize_with = "stated")]
     pub when: Option<String>,
-    /// The commit that was measured; `-modified` follows where the working tree differed from it.
+    /// The commit that was measured, followed by `-modified` if the working tree differed from it.
     #[serde(deserialize_with = "stated")]
     pub commit: Option<String>,
-    /// How to repeat it, from the repository's root.
+    /// The command that repeats the run, from the repository's root.
     #[serde(deserialize_with = "stated")]
     pub command: Option<String>,
-    /// Where it ran.
+    /// The machine that the bench ran on.
     #[serde(deserialize_with = "stated")]
     pub machine: Option<Machine>,
-    /// Versions of what took part besides Forebay, by name.
+    /// The versions of other software that took part, by name.
     #[serde(default)]
     pub software: BTreeMap<String, String>,
-    /// What else has to be known to judge the figures: rounds, load of the machine, kind of build.
+    /// What else is needed to judge the figures: rounds, load of the machine, kind of build.
     #[serde(default)]
     pub conditions: Option<String>,
     /// The figures.
     pub tables: Vec<Table>,
 }
 
-/// A field that may be `null` but has to be there: a record says that something is not known, it does not leave it out.
+/// Reads a field that can be `null` but must be present: a record says that something is not known instead of leaving it out.
 fn stated<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     Option::deserialize(deserializer)
 }
 
 impl Record {
-    /// A record of this moment, machine and commit, without figures. The command is followed by the bench's arguments, of which
+    /// Creates a record of this moment, machine and commit, without figures. The command is followed by the bench's arguments, in which
     /// absolute paths are cut to their last part.
     pub fn new(bench: &str, what: &str, command: &str, arguments: &[String]) -> Record {
         let words = std::iter::once(command.to_owned()).chain(arguments.iter().map(|word| without_path(word)));
@@ -66,20 +66,20 @@ impl Record {
         }
     }
 
-    /// The record with one more table.
+    /// Returns the record with one more table.
     pub fn with(mut self, table: Table) -> Record {
         self.tables.push(table);
         self
     }
 
-    /// The record with this said about its conditions.
+    /// Returns the record with this description of its conditions.
     pub fn under(mut self, conditions: impl Into<String>) -> Record {
         self.conditions = Some(conditions.into());
         self
     }
 
-    /// Reads a record; fields that say when, where and at which commit are those of this moment where the text has none, those of
-    /// the machine among them.
+    /// Reads a record. Fields that say when, where and at which commit, including those of the machine, are filled in for this moment if
+    /// the text lacks them.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -110,7 +110,7 @@ impl Record {
     /// Reads a record and checks it.
     ///
     /// # Errors
-    /// The field that is wrong, and what is wrong with it.
+    /// If a field is wrong. The error names the field, and what is wrong with it.
     pub fn read(text: &str) -> Result<Record, String> {
         let mut json = serde_json::Deserializer::from_str(text);
         let record: Record = serde_path_to_error::deserialize(&mut json).map_err(|error| {
@@ -122,10 +122,10 @@ impl Record {
         Ok(record)
     }
 
-    /// Whether everything means something.
+    /// Checks that every field is meaningful.
     ///
     /// # Errors
-    /// The field that does not, and why.
+    /// If a field is not. The error names the field and the reason.
     pub fn check(&self) -> Result<(), String> {
         if self.schema != SCHEMA {
             return Err(format!("schema: \"{}\" is not known; this is \"{SCHEMA}\"", self.schema));
@@ -174,12 +174,12 @@ impl Record {
     }
 }
 
-/// Now, to the second.
+/// The current time, to the second.
 fn now() -> String {
     humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string()
 }
 
-/// A date, or a date and time with a zone. Dates are judged as times at midnight, other zones as UTC.
+/// Whether a text is a date, or a date and time with a zone. Dates are judged as times at midnight, and other zones as UTC.
 fn is_moment(text: &str) -> bool {
     let (date, time) = text.split_at_checked(10).unwrap_or((text, ""));
     let digits = |text: &str| text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -194,7 +194,7 @@ fn is_moment(text: &str) -> bool {
     humantime::parse_rfc3339(&utc).is_ok()
 }
 
-/// The commit of the working tree; none outside a repository.
+/// The commit of the working tree; `None` outside a repository.
 fn commit() -> Option<String> {
     let git = |arguments: &[&str]| {
         let mut command = std::process::Command::new("git");
@@ -203,7 +203,7 @@ fn commit() -> Option<String> {
         String::from_utf8(output.stdout).ok().map(|text| text.trim().to_owned())
     };
     let head = git(&["rev-parse", "HEAD"])?;
-    // New records, documents and pictures are no change of what is measured.
+    // New records, documents and pictures do not change what is measured.
     let code = ["status", "--porcelain", "--untracked-files=no", "--", ".", ":!*.md", ":!*.svg", ":!benches/results"];
     let changes = git(&code)?;
     Some(if changes.is_empty() { head } else { format!("{head}-modified") })
@@ -219,7 +219,7 @@ fn is_path(word: &str) -> bool {
     matches!(characters.next(), Some('/' | '~')) && characters.next().is_some_and(|c| c.is_alphanumeric() || c == '/')
 }
 
-/// A word of a command: a path into the repository from its root, of another absolute path its last part.
+/// A word of a command, in which a path into the repository starts at its root, and any other absolute path is cut to its last part.
 fn without_path(word: &str) -> String {
     let (before, path) = match word.split_once('=') {
         Some((flag, path)) if !flag.is_empty() => (format!("{flag}="), path),

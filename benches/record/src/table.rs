@@ -8,7 +8,7 @@ use serde_json::{Number, Value};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
-    /// What the table is called within its record.
+    /// The name of the table within its record.
     pub name: String,
     /// What each column holds.
     pub columns: Vec<Column>,
@@ -22,14 +22,14 @@ pub struct Table {
 pub struct Column {
     /// What is named or measured.
     pub name: String,
-    /// The unit of its numbers; none for text, counts and ratios.
+    /// The unit of the numbers; `None` for text, counts and ratios.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
-    /// Digits behind the decimal point that are shown; none for those that a number has.
+    /// The number of digits shown after the decimal point; `None` for those that a number has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digits: Option<usize>,
-    /// What a number is of several measurements: `median`, `best`, `99th percentile`; none where there is one measurement, or the
-    /// name says it.
+    /// The statistic of several measurements that a number is: `median`, `best`, `99th percentile`; `None` if there is one measurement, or
+    /// if the name says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statistic: Option<String>,
 }
@@ -44,24 +44,24 @@ pub enum Cell {
     Number(Number),
     /// A name, or why there is no number.
     Text(String),
-    /// A number with more to say about it.
+    /// A number with more information.
     Quantity(Quantity),
 }
 
-/// A number in a unit of its own, or with its spread.
+/// A number with its own unit, or with its spread.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quantity {
-    /// The number; none where only a range is known.
+    /// The number; `None` if only a range is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Number>,
-    /// Its unit, where it is not the column's.
+    /// The unit, if it is not the column's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
-    /// The least of the range in which measurements lay.
+    /// The smallest value of the range of the measurements.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Number>,
-    /// The largest of it.
+    /// The largest value of the range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Number>,
 }
@@ -83,32 +83,32 @@ impl<'de> Deserialize<'de> for Cell {
 }
 
 impl Column {
-    /// A column of names.
+    /// Creates a column of names.
     pub fn text(name: impl Into<String>) -> Column {
         Column { name: name.into(), unit: None, digits: None, statistic: None }
     }
 
-    /// A column of whole numbers without a unit.
+    /// Creates a column of whole numbers without a unit.
     pub fn count(name: impl Into<String>) -> Column {
         Column { digits: Some(0), ..Column::text(name) }
     }
 
-    /// A column of numbers in a unit.
+    /// Creates a column of numbers in a unit.
     pub fn number(name: impl Into<String>, unit: &str, digits: usize) -> Column {
         Column { unit: Some(unit.to_owned()), digits: Some(digits), ..Column::text(name) }
     }
 
-    /// A column of numbers without a unit.
+    /// Creates a column of numbers without a unit.
     pub fn ratio(name: impl Into<String>, digits: usize) -> Column {
         Column { digits: Some(digits), ..Column::text(name) }
     }
 
-    /// The same column, whose numbers are this of several measurements.
+    /// Returns the same column, whose numbers are this statistic of several measurements.
     pub fn of(self, statistic: &str) -> Column {
         Column { statistic: Some(statistic.to_owned()), ..self }
     }
 
-    /// Its name and unit, as a table's first line has them.
+    /// Returns its name and unit, as in a table's first line.
     pub fn heading(&self) -> String {
         match &self.unit {
             Some(unit) => format!("{}, {unit}", self.name),
@@ -118,7 +118,7 @@ impl Column {
 }
 
 impl Table {
-    /// A table without rows.
+    /// Creates a table without rows.
     pub fn new(name: impl Into<String>, columns: impl Into<Vec<Column>>) -> Table {
         Table { name: name.into(), columns: columns.into(), rows: Vec::new() }
     }
@@ -128,7 +128,7 @@ impl Table {
         self.rows.push(row.into());
     }
 
-    /// Adds a row and prints it, so that a bench shows what it has; before the first row, the names of the columns.
+    /// Adds a row and prints it, so that a bench shows its progress. Before the first row, the names of the columns are printed.
     pub fn print(&mut self, row: impl Into<Vec<Cell>>) {
         if self.rows.is_empty() {
             println!("{}", self.header());
@@ -139,19 +139,19 @@ impl Table {
         }
     }
 
-    /// The first two lines in Markdown.
+    /// Returns the first two lines in Markdown.
     pub fn header(&self) -> String {
         let names: Vec<String> = self.columns.iter().map(Column::heading).collect();
         format!("{}\n|{}", line(&names), "---|".repeat(names.len()))
     }
 
-    /// A row in Markdown.
+    /// Returns a row in Markdown.
     pub fn line(&self, row: &[Cell]) -> String {
         let cells: Vec<String> = row.iter().zip(&self.columns).map(|(cell, column)| cell.shown(column)).collect();
         line(&cells)
     }
 
-    /// The whole in Markdown.
+    /// Returns the whole table in Markdown.
     pub fn markdown(&self) -> String {
         let lines = std::iter::once(self.header()).chain(self.rows.iter().map(|row| self.line(row)));
         lines.collect::<Vec<_>>().join("\n")
@@ -165,7 +165,7 @@ fn line(cells: &[String]) -> String {
 }
 
 impl Cell {
-    /// What it looks like in this column.
+    /// Returns the text of the cell in this column.
     pub fn shown(&self, column: &Column) -> String {
         let number = |number: &Number| shown(number, column.digits);
         match self {
@@ -189,7 +189,7 @@ impl Cell {
         }
     }
 
-    /// The median of measurements, with the least and the most where there are several.
+    /// Returns the median of measurements, with the smallest and the largest if there are several.
     pub fn median(values: impl IntoIterator<Item = f64>) -> Cell {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -204,7 +204,7 @@ impl Cell {
         }
     }
 
-    /// Its number; of a range alone, none.
+    /// Returns its number; `None` if there is only a range.
     pub fn number(&self) -> Option<f64> {
         match self {
             Cell::Number(number) => number.as_f64(),
@@ -214,7 +214,7 @@ impl Cell {
     }
 }
 
-/// A number with these digits behind the point; whole ones of five digits and more in groups of three.
+/// A number with these digits after the point. The digits of whole numbers with five or more are in groups of three.
 fn shown(number: &Number, digits: Option<usize>) -> String {
     let text = match (digits, number.as_f64()) {
         (Some(digits), Some(value)) => format!("{value:.digits$}"),
@@ -247,7 +247,7 @@ impl From<String> for Cell {
 }
 
 impl From<f64> for Cell {
-    /// What is no number becomes a text that says so: JSON has none for it.
+    /// NaN and infinities become texts, because JSON cannot represent them.
     fn from(value: f64) -> Cell {
         Number::from_f64(value).map_or_else(|| Cell::Text(value.to_string()), Cell::Number)
     }

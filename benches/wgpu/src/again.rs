@@ -1,4 +1,4 @@
-//! Forebay's own step, again and again.
+//! Forebay's own step, run repeatedly.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,14 +14,14 @@ pub struct Again {
     recorder: Arc<Recorder>,
     lists: Vec<Vec<Command>>,
     streams: BTreeSet<StreamId>,
-    /// How often a step records each event.
+    /// The number of times that a step records each event.
     records: BTreeMap<EventId, u64>,
-    /// The step's memories are its trainer's.
+    /// The trainer, which owns the step's memories.
     _trainer: Trainer,
 }
 
 impl Again {
-    /// The step from here on.
+    /// Creates the step from a recorded one, to be continued from here.
     pub fn new(recorder: Arc<Recorder>, step: &Step, trainer: Trainer) -> Again {
         let commands = || step.lists.iter().flatten();
         let mut records = BTreeMap::new();
@@ -34,13 +34,13 @@ impl Again {
         Again { recorder, lists: step.lists.clone(), streams, records, _trainer: trainer }
     }
 
-    /// Runs the step and waits for it, with time stamps around each command, which a trainer's steps always have.
+    /// Runs the step and waits for it, with time stamps around each command, as in every step of a trainer.
     ///
     /// # Errors
-    /// What the device reports.
+    /// If the device reports an error.
     pub fn step(&mut self) -> Result<(), DeviceError> {
         for command in self.lists.iter_mut().flatten() {
-            // Events count on from step to step.
+            // The generations of events continue from step to step.
             if let Command::Record { event, generation, .. } | Command::Wait { event, generation, .. } = command {
                 *generation += self.records.get(event).copied().unwrap_or(0);
             }

@@ -1,7 +1,7 @@
-//! What a driver is told, counted where it is told.
+//! Counts the calls to a driver where they are made.
 //!
-//! Both contenders find Vulkan through [`entry`], which hands out the loader's own functions, but for three: dispatches and
-//! barriers are counted on their way.
+//! Both contenders find Vulkan through [`entry`], which hands out the loader's own functions, except for three that count dispatches and
+//! barriers on the way.
 
 use std::ffi::{c_char, CStr};
 use std::mem::transmute;
@@ -11,14 +11,14 @@ use std::sync::OnceLock;
 
 use ash::{vk, Entry, StaticFn};
 
-/// What the process's drivers were told so far.
+/// The calls to the process's drivers so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
-    /// Dispatches of shaders.
+    /// The number of dispatches of shaders.
     pub dispatches: u64,
-    /// Calls that are barriers.
+    /// The number of calls that are barriers.
     pub barriers: u64,
-    /// What these ordered: memory, buffers, images, each by itself.
+    /// The number of memory, buffer and image barriers in these calls.
     pub ordered: u64,
 }
 
@@ -38,7 +38,7 @@ static DISPATCHES: AtomicU64 = AtomicU64::new(0);
 static BARRIERS: AtomicU64 = AtomicU64::new(0);
 static ORDERED: AtomicU64 = AtomicU64::new(0);
 
-/// What was counted so far.
+/// Returns the counts so far.
 pub fn counts() -> Counts {
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     Counts { dispatches: read(&DISPATCHES), barriers: read(&BARRIERS), ordered: read(&ORDERED) }
@@ -50,10 +50,10 @@ fn count(counter: &AtomicU64, more: u64) {
 
 /// The loader, which stays loaded.
 static LOADER: OnceLock<Entry> = OnceLock::new();
-/// Its functions behind those that count. They find the driver by the command buffer, so they serve all devices.
+/// The loader's functions that the counting ones call. They find the driver by the command buffer, so they serve all devices.
 static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
 
-/// Any of Vulkan's functions, of whatever type.
+/// Any of Vulkan's functions, regardless of its type.
 type Function = unsafe extern "system" fn();
 
 struct Functions {
@@ -63,10 +63,10 @@ struct Functions {
     cmd_pipeline_barrier2: vk::PFN_vkCmdPipelineBarrier2,
 }
 
-/// The way into Vulkan on which everything is counted.
+/// Returns an entry to Vulkan through which everything is counted.
 ///
 /// # Errors
-/// Where there is no Vulkan loader.
+/// If there is no Vulkan loader.
 pub fn entry() -> Result<Entry, ash::LoadingError> {
     if LOADER.get().is_none() {
         // SAFETY: the system's Vulkan loader is trusted to be one.
@@ -132,7 +132,7 @@ unsafe extern "system" fn dispatch(commands: vk::CommandBuffer, x: u32, y: u32, 
 
 /// # Safety
 /// As `vkCmdPipelineBarrier`.
-#[allow(clippy::too_many_arguments)] // Vulkan has so many.
+#[allow(clippy::too_many_arguments)] // As many as Vulkan's function has.
 unsafe extern "system" fn barrier(
     commands: vk::CommandBuffer,
     before: vk::PipelineStageFlags,

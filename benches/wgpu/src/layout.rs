@@ -1,4 +1,4 @@
-//! Where a step's bytes lie in buffers: all in one, as Forebay has them, or every tensor in its own.
+//! The layout of a step's bytes in buffers: all in one, as in Forebay, or each tensor in its own.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,20 @@ use forebay_base::{MemoryId, Region};
 use crate::recorder::{Picture, Step};
 use crate::sequence::{Operation, Place};
 
-/// What bindings may start at, wherever Forebay put them.
+/// The alignment at which bindings can start, wherever Forebay put them.
 const ALIGNMENT_BYTES: u64 = 256;
 
-/// A step in buffers.
+/// A step with its operands in buffers.
 pub struct Layout {
-    /// What the buffers hold before the step.
+    /// The contents of the buffers before the step.
     pub buffers: Vec<Vec<u8>>,
-    /// The step.
+    /// The operations of the step.
     pub operations: Vec<Operation<Place>>,
-    /// What it leaves, and where.
+    /// The bytes that the step leaves, and their places.
     pub results: Vec<(Place, Vec<u8>)>,
 }
 
-/// Each of Forebay's memories as one buffer.
+/// Makes each of Forebay's memories one buffer.
 pub fn arena(step: &Step, operations: &[Operation<Region>]) -> Layout {
     let memories: Vec<MemoryId> = step.before.keys().copied().collect();
     let place = |region: &Region| Place {
@@ -36,8 +36,8 @@ pub fn arena(step: &Step, operations: &[Operation<Region>]) -> Layout {
     Layout { buffers: step.before.values().cloned().collect(), operations, results }
 }
 
-/// Each tensor as a buffer: bytes from when they are written to when others take their place. Tensors share a buffer where an
-/// operation reaches them as one, or changes one into the other in place.
+/// Makes each tensor a buffer. A tensor is a range of bytes from the time when they are written until others take their place. Tensors
+/// share a buffer if an operation accesses them as one, or changes one into the other in place.
 pub fn tensors(step: &Step, operations: &[Operation<Region>]) -> Layout {
     let mut tensors = Tensors::default();
     let named: Vec<Operation<(Region, usize)>> = operations.iter().map(|operation| tensors.follow(operation)).collect();
@@ -54,23 +54,23 @@ pub fn tensors(step: &Step, operations: &[Operation<Region>]) -> Layout {
     Layout { buffers, results: results.collect(), operations: named.iter().map(|one| one.map(place)).collect() }
 }
 
-/// Which tensor has which bytes, as a step goes on.
+/// Which tensor has which bytes as a step proceeds.
 #[derive(Default)]
 struct Tensors {
-    /// By memory and first byte: one past the last byte, and the tensor that has them now.
+    /// By memory and first byte: one past the last byte, and the tensor that has the bytes now.
     current: BTreeMap<(MemoryId, u64), (u64, usize)>,
-    /// By tensor: the bytes that it was made for.
+    /// By tensor: the bytes that it was created for.
     regions: Vec<Region>,
-    /// By tensor: another one of its buffer, or itself where it is the one that stands for all of them.
+    /// By tensor: another tensor of its buffer, or the tensor itself if it represents all of them.
     others: Vec<usize>,
-    /// Tensors that were there before the step.
+    /// Tensors that existed before the step.
     initial: Vec<usize>,
     /// Tensors whose bytes no one else reads.
     workspace: Vec<usize>,
 }
 
 impl Tensors {
-    /// Names an operation's tensors.
+    /// Determines the tensors of an operation.
     fn follow(&mut self, operation: &Operation<Region>) -> Operation<(Region, usize)> {
         match operation {
             Operation::Launch { reads, writes, workspace, dispatches } => {
@@ -101,8 +101,8 @@ impl Tensors {
         tensor
     }
 
-    /// The tensor that has these bytes now. Where there are several, they come to share a buffer; bytes of none were there
-    /// before the step.
+    /// Returns the tensor that has these bytes now. If there are several, they share a buffer from then on. Bytes that belong to no tensor
+    /// existed before the step.
     fn reach(&mut self, region: Region) -> usize {
         let (memory, range) = (region.memory, region.range);
         let (mut at, mut found) = (range.start, Vec::new());
@@ -129,7 +129,7 @@ impl Tensors {
         first
     }
 
-    /// A new tensor in place of what these bytes were.
+    /// Creates a tensor that takes the place of these bytes.
     fn replace(&mut self, region: Region) -> usize {
         let (memory, range) = (region.memory, region.range);
         for at in [range.start, range.end] {
@@ -152,9 +152,9 @@ impl Tensors {
         }
     }
 
-    /// By tensor its buffer and the byte of its memory that the buffer begins with; and what the buffers hold at first.
+    /// Returns, for each tensor, its buffer and the byte of its memory at which the buffer begins, and the buffers' initial contents.
     fn buffers(&self, before: &Picture) -> (Vec<(usize, u64)>, Vec<Vec<u8>>) {
-        // By the tensor that stands for them: the first byte and one past the last.
+        // By the tensor that represents a buffer: the first byte and one past the last.
         let mut extents: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
         for (tensor, region) in self.regions.iter().enumerate() {
             let (start, end) = extents.entry(self.root(tensor)).or_insert((u64::MAX, 0));

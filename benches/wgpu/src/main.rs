@@ -1,14 +1,14 @@
-//! Training steps on Vulkan next to wgpu running the same dispatches: what the driver is told, and how long a step takes.
+//! Compares training steps on Vulkan with wgpu running the same dispatches: the calls to the driver, and the duration of a step.
 //!
 //! ```text
 //! cargo run --release --manifest-path benches/wgpu/Cargo.toml -- [--rounds N] [--device NAME] [--output FILE.json] [MODEL]...
 //! ```
 //!
-//! For each model of `testdata/golden`, Forebay's first training step is recorded as its Vulkan device gets it: commands, the
-//! bytes before, the bytes after. wgpu then runs the same dispatches in the same order, with the same SPIR-V, constants,
-//! parameters, groups and bytes, in two ways: with Forebay's memory as one buffer, and with a buffer for every tensor. All must leave
-//! the same bytes. Dispatches and barriers are counted where the driver is called. Contenders take turns, one step each; times are
-//! medians, and ratios medians of each round's.
+//! For each model of `testdata/golden`, Forebay's first training step is recorded as its Vulkan device receives it: the commands, the
+//! bytes before, and the bytes after. wgpu then runs the same dispatches in the same order, with the same SPIR-V, constants,
+//! parameters, groups and bytes, in two ways: with Forebay's memory as one buffer, and with one buffer for every tensor. All must leave
+//! the same bytes. Dispatches and barriers are counted where the driver is called. Contenders take turns, one step each. Times are
+//! medians, and ratios are the medians of the rounds' ratios.
 
 mod again;
 mod counting;
@@ -34,10 +34,10 @@ use replay::{Replay, Wgpu};
 
 type Failure = Box<dyn Error>;
 
-/// The models that are known.
+/// The known models.
 const MODELS: [&str; 4] = ["digits-cnn", "resnet20", "tiny-gpt", "unet3d"];
 
-/// What is asked for.
+/// The arguments.
 struct Asked {
     rounds: usize,
     device: Option<String>,
@@ -101,7 +101,7 @@ fn main() -> Result<(), Failure> {
 /// A contender's name and its step.
 type Contender = (&'static str, Box<dyn FnMut() -> Result<(), Failure>>);
 
-/// Adds a model's rows to the table, and names the device.
+/// Adds a model's rows to the table, and returns the name of the device.
 fn compare(model: &'static str, asked: &Asked, table: &mut Table) -> Result<String, Failure> {
     let options = VulkanOptions { device: asked.device.clone(), tiled: false, ..VulkanOptions::default() };
     let device = VulkanDevice::open_through(counting::entry()?, &options)?;
@@ -132,7 +132,7 @@ fn compare(model: &'static str, asked: &Asked, table: &mut Table) -> Result<Stri
     }
     let before = recorder.device().counts();
     let told = contenders.iter_mut().map(|(_, step)| told(step)).collect::<Result<Vec<_>, _>>()?;
-    // Barriers that show bytes to the host are not the plan's. Two steps ran.
+    // Barriers that make bytes visible to the host are not part of the plan. Two steps ran.
     let shown = (recorder.device().counts().host_barriers - before.host_barriers) / 2;
     if told[0].barriers != planned + shown {
         let found = told[0].barriers;
@@ -154,7 +154,7 @@ fn compare(model: &'static str, asked: &Asked, table: &mut Table) -> Result<Stri
     Ok(name)
 }
 
-/// Whether wgpu left the bytes that Forebay left.
+/// Checks that wgpu left the bytes that Forebay left.
 fn judge(replay: &Replay, layout: &Layout) -> Result<(), Failure> {
     let buffers = replay.read()?;
     for (place, expected) in &layout.results {
@@ -168,7 +168,7 @@ fn judge(replay: &Replay, layout: &Layout) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a step tells the driver, once everything is made that it needs.
+/// Counts the calls of a step to the driver, after everything that it needs has been created.
 fn told(step: &mut dyn FnMut() -> Result<(), Failure>) -> Result<Counts, Failure> {
     step()?;
     let before = counts();
@@ -176,7 +176,7 @@ fn told(step: &mut dyn FnMut() -> Result<(), Failure>) -> Result<Counts, Failure
     Ok(counts() - before)
 }
 
-/// By contender: the seconds that its step took in each round. Contenders take turns, and another one begins each round.
+/// Returns, for each contender, the seconds that its step took in each round. Contenders take turns, and each round begins with the next.
 fn times(contenders: &mut [Contender], rounds: usize) -> Result<Vec<Vec<f64>>, Failure> {
     let mut times = vec![Vec::with_capacity(rounds); contenders.len()];
     for round in 0..rounds {

@@ -1,7 +1,7 @@
-//! A device that keeps what a training step hands to it.
+//! A device that records what a training step submits to it.
 //!
-//! It stands between the product and its device and changes nothing. So what is compared is what the product really runs, with
-//! the bytes that it found and the bytes that it left.
+//! It sits between the product and its device and changes nothing. The comparison therefore uses what the product really runs, with the
+//! bytes that it found and the bytes that it left.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,20 +10,20 @@ use forebay_base::{Command, MemoryId, Region};
 use forebay_device::{forward, Device, DeviceError};
 use forebay_vulkan::VulkanDevice;
 
-/// The bytes of memories.
+/// The contents of memories.
 pub type Picture = BTreeMap<MemoryId, Vec<u8>>;
 
-/// One step as the device got it.
+/// One step, as the device received it.
 pub struct Step {
-    /// What was submitted, list by list.
+    /// The commands that were submitted, list by list.
     pub lists: Vec<Vec<Command>>,
-    /// What the memories held before.
+    /// The contents of the memories before the step.
     pub before: Picture,
-    /// What they held afterwards.
+    /// The contents of the memories after the step.
     pub after: Picture,
 }
 
-/// A Vulkan device of which one step is recorded: the first one.
+/// A Vulkan device whose first step is recorded.
 pub struct Recorder {
     device: VulkanDevice,
     state: Mutex<State>,
@@ -33,7 +33,7 @@ pub struct Recorder {
 struct State {
     /// Placed memories (true) and host blocks (false), with their sizes in bytes.
     memories: BTreeMap<MemoryId, (bool, u64)>,
-    /// What was submitted since the first launch, and the bytes from before it.
+    /// The commands that were submitted since the first launch, and the bytes from before it.
     lists: Vec<Vec<Command>>,
     before: Picture,
     done: bool,
@@ -45,7 +45,7 @@ impl Recorder {
         Recorder { device, state: Mutex::default() }
     }
 
-    /// The device itself.
+    /// Returns the device itself.
     pub fn device(&self) -> &VulkanDevice {
         &self.device
     }
@@ -54,10 +54,10 @@ impl Recorder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The step that has just been run. Nothing is recorded from here on.
+    /// Returns the step that has just been run, and stops recording.
     ///
     /// # Errors
-    /// What the device reports.
+    /// If the device reports an error.
     pub fn take(&self) -> Result<Step, DeviceError> {
         let mut state = self.lock();
         state.done = true;
@@ -65,7 +65,7 @@ impl Recorder {
         Ok(Step { lists, before, after: self.picture(&state)? })
     }
 
-    /// What all memories hold. Nothing else runs.
+    /// Returns the contents of all memories. Nothing else runs meanwhile.
     fn picture(&self, state: &State) -> Result<Picture, DeviceError> {
         let stream = self.device.create_stream("picture", 0)?;
         let mut picture = Picture::new();

@@ -1,5 +1,5 @@
-//! A step on wgpu, as a good user of it writes such a step: pipelines, bind groups and parameters are made once, a step is one
-//! command encoder with as few passes as its copies allow, and one submission.
+//! A step on wgpu, as a good user of wgpu would write it: pipelines, bind groups and parameters are created once, and a step is one
+//! command encoder, with as few passes as its copies allow, and one submission.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -15,13 +15,13 @@ use crate::shader::specialized;
 
 type Failure = Box<dyn Error>;
 
-/// Bytes of the words that a dispatch counts its workgroups in, or notes an index in.
+/// The size of the words in which a dispatch counts its workgroups or stores an index.
 const COUNTER_BYTES: u64 = 16;
-/// How buffers may be used.
+/// How buffers can be used.
 const USAGES: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
 
-/// A device of wgpu's.
+/// A wgpu device.
 #[derive(Clone)]
 pub struct Wgpu {
     device: wgpu::Device,
@@ -29,10 +29,10 @@ pub struct Wgpu {
 }
 
 impl Wgpu {
-    /// Opens the device whose name is in `name`, through the loader that counts.
+    /// Opens the device whose name is contained in `name`, through the counting loader.
     ///
     /// # Errors
-    /// Where wgpu has no such device, or it lacks what Forebay's shaders need.
+    /// If wgpu has no such device, or the device lacks what Forebay's shaders need.
     pub fn open(name: &str) -> Result<Wgpu, Failure> {
         let instance = instance()?;
         let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::VULKAN));
@@ -51,7 +51,7 @@ impl Wgpu {
     }
 }
 
-/// An instance on the loader that counts.
+/// Creates an instance on the counting loader.
 fn instance() -> Result<wgpu::Instance, Failure> {
     use wgpu::hal::vulkan::Instance;
     let (entry, version, flags) = (counting::entry()?, vk::API_VERSION_1_3, wgpu::InstanceFlags::empty());
@@ -76,7 +76,7 @@ struct Ready {
     groups: [u32; 3],
 }
 
-/// What a step is made of.
+/// A part of a step.
 enum Stage {
     Pass(Vec<Ready>),
     Copy(Place, Place),
@@ -91,10 +91,10 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Makes everything that the step needs, with the bytes that it finds.
+    /// Creates everything that the step needs, with the bytes that it finds.
     ///
     /// # Errors
-    /// Where wgpu cannot do what the step does.
+    /// If wgpu cannot do what the step does.
     pub fn new(wgpu: &Wgpu, layout: &Layout) -> Result<Replay, Failure> {
         let buffer = |contents: &Vec<u8>| {
             let mut contents = contents.clone();
@@ -126,7 +126,7 @@ impl Replay {
     /// Runs the step and waits for it.
     ///
     /// # Errors
-    /// What the device reports.
+    /// If the device reports an error.
     pub fn step(&self) -> Result<(), Failure> {
         let mut encoder = self.wgpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         for stage in &self.stages {
@@ -155,10 +155,10 @@ impl Replay {
         Ok(())
     }
 
-    /// What all buffers hold.
+    /// Returns the contents of all buffers.
     ///
     /// # Errors
-    /// What the device reports.
+    /// If the device reports an error.
     pub fn read(&self) -> Result<Vec<Vec<u8>>, Failure> {
         self.buffers.iter().map(|buffer| self.read_buffer(buffer)).collect()
     }
@@ -180,20 +180,20 @@ impl Replay {
     }
 }
 
-/// How the bindings of a shader are laid out.
+/// The layouts of a shader's bindings.
 struct Slots {
     group: wgpu::BindGroupLayout,
     pipeline: wgpu::PipelineLayout,
 }
 
-/// Makes pipelines and bind groups.
+/// Creates pipelines and bind groups.
 struct Maker<'a> {
     device: &'a wgpu::Device,
     buffers: &'a [wgpu::Buffer],
     /// The words of all dispatches, one after the other, and where the next ones begin.
     parameters: wgpu::Buffer,
     parameters_at: u64,
-    /// By which bindings are only read.
+    /// The slots, keyed by which bindings are only read.
     slots: BTreeMap<Vec<bool>, Slots>,
     pipelines: BTreeMap<(&'static str, Vec<u32>, Vec<bool>), wgpu::ComputePipeline>,
 }
@@ -227,7 +227,7 @@ impl<'a> Maker<'a> {
         let own: Vec<wgpu::Buffer> = dispatch.bindings.iter().map(|_| self.device.create_buffer(&descriptor)).collect();
         let bound: Vec<(Option<Place>, bool)> =
             dispatch.bindings.iter().map(|bound| place(launch, bound)).collect::<Result<_, _>>()?;
-        // wgpu takes a buffer in a dispatch either for reading or for everything.
+        // Within a dispatch, wgpu accepts a buffer either only for reading or for all uses.
         let written = |buffer: usize| {
             bound.iter().any(|(place, writes)| *writes && place.map(|place| place.buffer) == Some(buffer))
         };
@@ -262,7 +262,7 @@ fn binding(buffer: &wgpu::Buffer, offset: u64, size_bytes: u64) -> wgpu::Binding
     wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size: wgpu::BufferSize::new(size_bytes) })
 }
 
-/// The bytes behind a dispatch's binding, none for words of its own; and whether it may write them.
+/// Returns the bytes of a dispatch's binding (`None` for words of its own), and whether the dispatch can write them.
 fn place(launch: &Operation<Place>, bound: &Bound) -> Result<(Option<Place>, bool), Failure> {
     let Operation::Launch { reads, writes, workspace, .. } = launch else { return Err("not a launch".into()) };
     let (place, written) = match bound.operand {

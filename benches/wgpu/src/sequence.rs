@@ -1,7 +1,7 @@
-//! A step as a sequence of dispatches, copies and fills, and where in buffers its bytes lie.
+//! A step as a sequence of dispatches, copies and fills, and the places of its bytes in buffers.
 //!
-//! [`operations`] lowers a step's launches as the Vulkan device does. Its operands are regions of Forebay's memories; a
-//! [layout](crate::layout) makes them places in buffers.
+//! [`operations`] lowers a step's launches as the Vulkan device does. Its operands are regions of Forebay's memories, which a
+//! [layout](crate::layout) turns into places in buffers.
 
 use forebay_base::{Binding, Command, Region};
 use forebay_gpu_kernels::{lower, Dispatch, Target, Unsupported};
@@ -11,26 +11,26 @@ use crate::recorder::Step;
 /// Bytes of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Which buffer.
+    /// The index of the buffer.
     pub buffer: usize,
     /// The first byte.
     pub offset_bytes: u64,
-    /// How many.
+    /// The number of bytes.
     pub size_bytes: u64,
 }
 
 impl Place {
-    /// A part of these bytes; all from `offset_bytes` on where no size is given.
+    /// Returns a part of these bytes, or all from `offset_bytes` on if no size is given.
     pub fn part(self, offset_bytes: u64, size_bytes: Option<u64>) -> Place {
         let size_bytes = size_bytes.unwrap_or(self.size_bytes - offset_bytes);
         Place { buffer: self.buffer, offset_bytes: self.offset_bytes + offset_bytes, size_bytes }
     }
 }
 
-/// What a step does, one after the other, with operands of type `P`.
+/// One of the operations that a step performs in order, with operands of type `P`.
 #[derive(Clone, Debug)]
 pub enum Operation<P> {
-    /// Dispatches that need nothing of each other, with the launch's operands.
+    /// Dispatches that do not depend on each other, with the launch's operands.
     Launch { reads: Vec<P>, writes: Vec<P>, workspace: Option<P>, dispatches: Vec<Dispatch> },
     /// Copies bytes.
     Copy { from: P, to: P },
@@ -38,10 +38,10 @@ pub enum Operation<P> {
     Fill { to: P, pattern: [u8; 4] },
 }
 
-/// A step's operations in the order of its commands, which all its barriers and waits allow.
+/// Returns a step's operations in the order of its commands, which all its barriers and waits allow.
 ///
 /// # Errors
-/// A launch that the device would not run.
+/// If there is a launch that the device would not run.
 pub fn operations(step: &Step, target: &Target) -> Result<Vec<Operation<Region>>, Unsupported> {
     let regions = |bindings: &[Binding]| bindings.iter().map(|binding| binding.region).collect::<Vec<_>>();
     let descs = |bindings: &[Binding]| bindings.iter().map(|binding| binding.desc.clone()).collect::<Vec<_>>();
@@ -65,7 +65,7 @@ pub fn operations(step: &Step, target: &Target) -> Result<Vec<Operation<Region>>
 }
 
 impl<P> Operation<P> {
-    /// The dispatches; none for copies and fills.
+    /// Returns the dispatches, of which copies and fills have none.
     pub fn dispatches(&self) -> &[Dispatch] {
         match self {
             Operation::Launch { dispatches, .. } => dispatches,
@@ -73,7 +73,7 @@ impl<P> Operation<P> {
         }
     }
 
-    /// The same with other operands.
+    /// Returns the same operation with other operands.
     pub fn map<Q>(&self, mut place: impl FnMut(&P) -> Q) -> Operation<Q> {
         match self {
             Operation::Launch { reads, writes, workspace, dispatches } => Operation::Launch {

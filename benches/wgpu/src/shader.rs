@@ -1,10 +1,10 @@
-//! Shaders with their specialization constants written into them: wgpu hands SPIR-V on as it is, without constants.
+//! Shaders with their specialization constants written into them, because wgpu passes SPIR-V on unchanged, without constants.
 
 use std::collections::BTreeMap;
 
 use forebay_vulkan::kernels::Shader;
 
-/// Words before the first instruction.
+/// The number of words before the first instruction.
 const HEADER_WORDS: usize = 5;
 /// Instructions and a decoration, by their numbers in the specification.
 const OP_SPEC_CONSTANT_TRUE: u32 = 48;
@@ -13,7 +13,7 @@ const OP_SPEC_CONSTANT: u32 = 50;
 const OP_DECORATE: u32 = 71;
 const SPEC_ID: u32 = 1;
 
-/// A shader's code in which the defaults of its first specialization constants are these.
+/// Returns a shader's code with these values as the defaults of its first specialization constants.
 pub fn specialized(shader: &Shader, constants: &[u32]) -> Vec<u32> {
     let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     let mut words: Vec<u32> = shader.code.chunks_exact(4).map(word).collect();

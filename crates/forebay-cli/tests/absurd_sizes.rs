@@ -1,4 +1,4 @@
-//! Models of a few hundred bytes whose tensors or windows no machine holds: a clear error, or what they see of the data.
+//! Models of a few hundred bytes whose tensors or windows exceed any machine: a clear error, or a correct result on the actual data.
 
 mod common;
 
@@ -6,13 +6,13 @@ use common::{Folder, assert_says, failure, message, number, success};
 use forebay::Tensor;
 use forebay::data::npy;
 
-/// A node's attribute: a list of integers, or a text.
+/// A node's attribute: a list of integers, or a string.
 enum Attribute {
     Integers(&'static str, Vec<i64>),
     Text(&'static str, &'static str),
 }
 
-/// A model of one node with input `x`, output `y` and, where it has sizes, a weight `w` of zeros.
+/// A model of one node with input `x`, output `y` and, if it has sizes, a weight `w` of zeros.
 fn model(operator: &str, attributes: &[Attribute], x: &[u64], w: &[u64]) -> Vec<u8> {
     let attribute = |attribute: &Attribute| match attribute {
         Attribute::Integers(name, values) => {
@@ -56,7 +56,7 @@ fn convolutions_that_no_machine_holds_are_refused() {
     for (number, model) in models.iter().enumerate() {
         let path = folder.write(&format!("{number}.onnx"), model);
         assert_says(&failure(1, &["plan", &path]), &["the node"]);
-        // A machine that is only described has more memory than there is.
+        // A machine that is only described can have more memory than this one.
         let _ = common::forebay(&["plan", &path, "--machine", "h200"]).output().map(|output| {
             assert!(output.status.code().is_some_and(|code| code < 2), "{number}: {output:?}");
         });

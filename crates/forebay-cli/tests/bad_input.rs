@@ -1,4 +1,4 @@
-//! Bad input of every kind: a clear error, an exit code, never a panic.
+//! Bad input of every kind produces a clear error and an exit code, never a panic.
 
 mod common;
 
@@ -160,7 +160,7 @@ fn corrupt_checkpoints() {
     assert_says(&failure(1, &[resume.as_slice(), &["--momentum", "0.9"]].concat()), &["checkpoint"]);
     for entry in std::fs::read_dir(folder.path("run")).unwrap() {
         let path = entry.unwrap().path();
-        // What the run was asked for is no part of its checkpoint.
+        // The run's configuration is not part of its checkpoint.
         if path.ends_with("config.toml") {
             continue;
         }

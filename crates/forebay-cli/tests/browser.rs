@@ -1,5 +1,5 @@
-//! The page about a run, in a real browser: it loads nothing, runs nothing, complains of nothing, and shows what it should in wide windows and
-//! in narrow ones, light and dark. `FOREBAY_PICTURES=FOLDER` keeps what the browser drew.
+//! The page about a run, in a real browser: it loads nothing, runs no scripts, reports no problems, and shows the expected content in wide
+//! and narrow windows, light and dark. `FOREBAY_PICTURES=FOLDER` keeps the browser's pictures.
 
 mod common;
 
@@ -13,14 +13,14 @@ use forebay_testing::parts::skipped;
 use image::RgbImage;
 use serde_json::Value;
 
-/// Chromium without a window: Debian's name, and Google's.
+/// Headless Chromium: Debian's name and Google's.
 const BROWSERS: [&str; 2] = ["chromium-headless-shell", "chrome-headless-shell"];
-/// Widths of windows in pixels: of a screen, and of a telephone.
+/// Window widths in pixels: a screen's and a telephone's.
 const WIDTHS: [u32; 2] = [1280, 390];
-/// More than the page is high.
+/// More than the height of the page.
 const HEIGHT: u32 = 4400;
 
-/// Tells what the page looks like, in an element that the browser prints with the others.
+/// Measures the page and writes the result into an element that the browser prints with the others.
 const MEASURE: &str = "<script>const box = each => { const { width, height } = each.getBoundingClientRect(); return [width, height]; };\
     const all = (what, of) => [...document.querySelectorAll(what)].map(of);\
     const found = document.createElement('output');\
@@ -32,7 +32,7 @@ const MEASURE: &str = "<script>const box = each => { const { width, height } = e
     loaded: performance.getEntriesByType('resource').map(each => each.name) });\
     document.body.append(found);</script>";
 
-/// The browser; none where there is none.
+/// Returns the browser, if there is one.
 fn browser() -> Option<&'static str> {
     static FOUND: OnceLock<Option<&str>> = OnceLock::new();
     let is_there = |name: &&str| {
@@ -47,17 +47,17 @@ fn browser() -> Option<&'static str> {
     *found
 }
 
-/// What the browser did with a page.
+/// What happened when the browser opened a page.
 struct Opened {
-    /// The page's elements, as they are in the end.
+    /// The final elements of the page.
     elements: String,
-    /// What went to its console.
+    /// Messages on its console.
     complaints: Vec<String>,
-    /// What it asked the network for.
+    /// Its network requests.
     requests: BTreeSet<String>,
 }
 
-/// Opens a page, in a window of this width and in dark colours or light ones, and draws it.
+/// Opens a page in a window of this width, in dark or light colours, and draws it.
 fn open(page: &Path, width: u32, is_dark: bool, picture: Option<&Path>) -> Opened {
     let profile = Folder::new();
     let log = profile.path("net-log.json");
@@ -86,7 +86,7 @@ fn open(page: &Path, width: u32, is_dark: bool, picture: Option<&Path>) -> Opene
     Opened { elements, complaints, requests: urls.map(str::to_owned).collect() }
 }
 
-/// What a page says of itself; it must not complain.
+/// Returns a page's measurements; the page must not report problems.
 fn measured(page: &Path, width: u32, is_dark: bool) -> Value {
     let Opened { elements, complaints, .. } = open(page, width, is_dark, None);
     assert!(complaints.is_empty(), "{complaints:?}");
@@ -94,14 +94,14 @@ fn measured(page: &Path, width: u32, is_dark: bool) -> Value {
     serde_json::from_str(found.split_once("</output>").unwrap().0).unwrap()
 }
 
-/// The colour that a style names: `rgb(31, 95, 168)`.
+/// Parses a style's colour: `rgb(31, 95, 168)`.
 fn color(style: &Value) -> [u8; 3] {
     let numbers = style.as_str().unwrap().trim_start_matches("rgb(").trim_end_matches(')').split(", ");
     let numbers: Vec<u8> = numbers.map(|number| number.parse().unwrap()).collect();
     numbers.try_into().unwrap()
 }
 
-/// The page of a real run, with a model's path that is long.
+/// The page of a real run whose model has a long path.
 fn report(folder: &Folder) -> String {
     let name = format!("{}.onnx", "digits-of-a-long-name-".repeat(5));
     std::fs::copy(digits_model(), folder.path(&name)).unwrap();
@@ -123,7 +123,7 @@ fn a_page_is_shown_whole_and_loads_nothing() {
     let alone = Folder::new();
     let page = alone.path("report.html");
     std::fs::write(&page, &text).unwrap();
-    // The same page with a script that measures it, which its own policy would refuse.
+    // The same page with a script that measures it, which the page's own policy would block.
     let policy = "style-src 'unsafe-inline'";
     assert_eq!(text.matches(policy).count(), 1);
     let changed = text.replace(policy, "style-src 'unsafe-inline'; script-src 'unsafe-inline'");
@@ -151,7 +151,7 @@ fn a_page_is_shown_whole_and_loads_nothing() {
             let [width, height] = [0, 1].map(|side| chart[side].as_f64().unwrap());
             assert!(width >= 230.0 && height >= 150.0, "{place}: {chart}");
         }
-        // Two curves each of losses and of seconds, one each of the learning rate, the accuracy and F1.
+        // Two curves each for losses and seconds, one each for the learning rate, the accuracy and F1.
         assert_eq!(found["curves"].as_array().unwrap().len(), 7, "{place}");
         assert!(found["words"].as_array().unwrap().iter().all(|size| size.as_f64() >= Some(11.0)), "{place}");
         let picture = alone.path("page.png");

@@ -1,4 +1,4 @@
-//! Flags in a file, and a run that only says what it would do.
+//! Flags in a file, and dry runs.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn a_file_of_flags_is_the_same_run_and_the_run_keeps_it() {
     success(&["train", &kept, "--checkpoint", &folder.text("again"), "--save", &saved[2]]);
     let bytes = saved.map(|path| std::fs::read(path).unwrap());
     assert!(bytes[0] == bytes[1] && bytes[0] == bytes[2]);
-    // Flags of the command line win, also over what cannot stand next to them.
+    // Flags on the command line take precedence, even over flags that cannot be combined with them.
     let report = json(&["train", &file, "--steps", "1", "--batch-size=25"]);
     assert_eq!((report["steps"].as_array().unwrap().len(), report["batch_size"].as_u64()), (1, Some(25)));
 }
@@ -77,7 +77,7 @@ fn a_dry_run_says_what_a_run_takes_and_leaves_nothing() {
     assert!(step > 0.0 && (epoch - 3.0 * step).abs() < 1e-9 && (all - 6.0 * step).abs() < 1e-9, "{report}");
     assert!(report["disk"][0]["free_bytes"].as_u64().unwrap() >= report["disk"][0]["needed_bytes"].as_u64().unwrap());
     assert!(report["model"]["parameters"].as_u64().unwrap() > 1000);
-    // What is wrong is said as a run would say it.
+    // Errors are reported as in a real run.
     let dry = ["train", file.as_str(), "--dry-run", "--validate", &validation];
     assert_says(&failure(1, &[dry.as_slice(), &["--simulate-device", "1KiB"]].concat()), &["at least"]);
     assert_says(&failure(1, &[dry.as_slice(), &["--data", "none.npz"]].concat()), &["none.npz"]);

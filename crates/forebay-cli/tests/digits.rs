@@ -1,4 +1,4 @@
-//! The program on the digits network: what it prints, writes and promises.
+//! The program on the digits network: its output, its files and its promises.
 
 mod common;
 
@@ -216,7 +216,7 @@ fn plans_are_explained_without_running() {
     assert!(report["device_peak_bytes"].as_u64() <= report["device_budget_bytes"].as_u64());
     let text = success(&["plan", &model, "--batch-size", "2", "--commands"]);
     assert!(text.contains("barriers") && text.contains("launch"), "{text}");
-    // The full-size brain network: far more memory than a test should take, and planning takes none.
+    // The full-size brain network needs far more memory than a test should use, but planning needs none.
     let report = json(&["plan", &example("brain/unet3d.onnx"), "--train"]);
     assert!(report["in_core_peak_bytes"].as_u64() > Some(100 << 20));
 }
@@ -249,7 +249,7 @@ fn the_brain_folder_is_read_as_the_recipe_says() {
     let batch = set.batch(&[0]).unwrap();
     let values = forebay_data::convert::to_f64(&batch.inputs["x"]);
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-    // Mean and deviation as the golden log has them; the air around the head is 0.
+    // The mean and standard deviation are those in the golden log; the air around the head is 0.
     assert_eq!(least as f32, (-40.383575560554625f64 / 75.79854689613617) as f32);
     let mut counts = [0; 3];
     forebay_data::convert::to_f64(&batch.labels).into_iter().for_each(|label| counts[label as usize] += 1);

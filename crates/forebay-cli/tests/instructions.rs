@@ -4,7 +4,7 @@ mod common;
 
 use common::{Folder, assert_says, digits_data, digits_model, example, forebay};
 
-/// What training writes with these instructions; none where the processor does not have them.
+/// Returns the file that training writes with these instructions, or `None` if the processor does not have them.
 fn trained(folder: &Folder, arguments: &[&str], isa: &str) -> Option<Vec<u8>> {
     let saved = folder.text(isa);
     let flags = ["--steps", "2", "--momentum", "0.9", "--no-compare", "--save", &saved];

@@ -1,4 +1,4 @@
-//! Machines that are small, and files that are endless: an error with the limit and a way out, never a kill, never an abort.
+//! Small machines and endless files: an error with the limit and a remedy, never a kill or an abort.
 
 mod common;
 
@@ -11,7 +11,7 @@ use common::{
 };
 use common::{message, number};
 
-/// What it said, which must have ended in one error and exit code 1.
+/// Returns the error message; the program must have ended with one error and exit code 1.
 fn refusal(output: &Output) -> String {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{:?}: {error}", output.status);
@@ -48,12 +48,12 @@ fn every_small_address_space_is_an_error_or_enough() {
 
 #[test]
 fn threads_that_the_system_does_not_give_are_said_to_be_threads() {
-    // The stack of a thread is data, too.
+    // A thread's stack counts as data, too.
     let output = after("ulimit -d 16000", &["plan", &digits_model(), "--batch-size", "2", "--threads", "2"]);
     assert_says(&refusal(&output), &["the system did not give 2 threads", "--threads"]);
 }
 
-/// An abort for another reason than memory stays one.
+/// An abort for a reason other than memory stays an abort.
 #[test]
 fn a_signal_to_abort_aborts() {
     use std::io::{BufRead, BufReader};
@@ -90,13 +90,13 @@ fn a_control_group_is_the_machine() {
     }
     let limit = format!("{} 300.0 MiB", group.limit);
     assert_says(&refusal(&output), &["control group /", &limit, "64.0 MiB of which stay free", "--device-memory"]);
-    // The way out that it names.
+    // The remedy that the error suggests.
     let spill = Folder::new();
     let (spill_dir, budget) = (spill.text(""), "64MiB");
     let ways = ["--device-memory", budget, "--host-memory", budget, "--spill-dir", &spill_dir];
     let output = group.run(&[&train[..], &ways].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // A model, and an input, that would fill it: sparse, so that it is the reading that takes memory.
+    // A model and an input that would fill it. They are sparse, so only reading them takes memory.
     let folder = Folder::new();
     File::create(folder.path("large.onnx")).unwrap().set_len(1 << 30).unwrap();
     assert_says(&refusal(&group.run(&["plan", &folder.text("large.onnx")])), &["large.onnx", "2.0 GiB would", &limit]);
@@ -109,7 +109,7 @@ fn a_control_group_is_the_machine() {
     assert_says(&String::from_utf8_lossy(&devices.stdout), &["300 MiB", group.limit]);
 }
 
-/// The beginning of a NumPy file of float32, 128 bytes long.
+/// The header of a NumPy file of float32, 128 bytes long.
 fn npy_header(count: u64) -> Vec<u8> {
     let text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({count},), }}");
     [b"\x93NUMPY\x01\x00\x76\x00".as_slice(), format!("{text:117}\n").as_bytes()].concat()
@@ -191,7 +191,7 @@ fn names_of_files_and_nodes_tell_the_terminal_nothing() {
     assert!(!svg.contains(|c: char| c.is_control() && c != '\n'), "{svg}");
 }
 
-/// A model of constants alone.
+/// A model that consists only of constants.
 #[test]
 fn a_model_without_inputs_runs_without_them() {
     let folder = Folder::new();
@@ -216,7 +216,7 @@ fn a_budget_that_is_too_small_for_validation_is_named_before_the_first_step() {
         let flags = ["--steps", "1", "--simulate-device", budget, "--validate", &data, "--no-compare"];
         forebay(&[&["train", &unet, "--data", &data], flags.as_slice()].concat()).output().unwrap()
     };
-    // Training needs a part of the volume at once, validation the predictions of all of it.
+    // Training needs part of the volume at a time; validation needs the predictions for all of it.
     let tight = run("2MiB");
     let (steps, text) = texts(&tight);
     let (warning, error) = (text.find("warning: validation on "), text.find("error: "));

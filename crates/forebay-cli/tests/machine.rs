@@ -4,7 +4,7 @@ mod common;
 
 use common::{Folder, assert_says, digits_data, digits_model, example, failure, forebay, json, success};
 
-/// A description with these lines in the place of others.
+/// A machine description with these lines replaced.
 fn described(folder: &Folder, name: &str, changes: &[(&str, &str)]) -> String {
     let path = format!("{}/../forebay-plan/machines/cpu-2core-nvme.toml", env!("CARGO_MANIFEST_DIR"));
     let mut text = std::fs::read_to_string(path).unwrap();
@@ -75,7 +75,7 @@ fn costs_of_one_run_feed_the_plan_of_the_next() {
     assert_eq!(planned["costs"], saved, "the plan is a function of the file");
     assert_ne!(json(&plan[..5])["costs"], saved, "estimates are others");
     train(&["--costs", &costs]);
-    // Another batch size shares next to nothing with it: small launches on parameters alone.
+    // Another batch size has almost nothing in common with it, only small launches on parameters.
     let other = forebay(&["plan", &model, "--train", "--batch-size", "49", "--costs", &costs]).output().unwrap();
     assert!(other.status.success());
     assert_says(&String::from_utf8_lossy(&other.stderr), &["warning: --costs says nothing of"]);
@@ -100,7 +100,7 @@ fn costs_of_one_run_feed_the_plan_of_the_next() {
 fn costs_of_training_are_not_asked_of_a_short_batch_of_the_validation() {
     let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
     let costs = folder.text("costs.json");
-    // A batch of 50, and one of 3, of which no launch is among those that were measured.
+    // A batch of 50 and one of 3; none of the latter's launches was measured.
     let few = format!("{data}#0..53");
     let train = |more: &[&str]| {
         let common = ["train", &model, "--data", &data, "--batch-size", "50", "--steps", "2", "--validate", &few];

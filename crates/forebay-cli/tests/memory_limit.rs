@@ -1,4 +1,4 @@
-//! A limit on the memory of the whole process, held to what the system counts.
+//! A limit on the memory of the whole process, compared with the system's own count.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::group::Group;
 use common::{Folder, assert_says, example, failure, forebay, json};
 use serde_json::Value;
 
-/// Two training steps of the brain's U-Net.
+/// Two training steps of the brain U-Net.
 fn train<'a>(model: &'a str, data: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&["train", model, "--data", data, "--steps", "2", "--momentum", "0.9", "--no-compare", "--threads", "2"], more]
         .concat()
@@ -34,7 +34,7 @@ fn the_process_stays_within_its_limit_and_losses_are_the_same_bits() {
         assert!(peak_bytes <= limit_bytes, "{percent} %: {peak_bytes} of {limit_bytes} bytes");
         assert_eq!(losses(&limited), losses(&free), "{percent} %");
         assert_eq!(limited["spill_bytes"], 0);
-        // Nothing is copied to the device, where the inputs are written, and nothing but the loss leaves it.
+        // Nothing is copied to the device, where the inputs are written directly, and only the loss leaves it.
         assert_eq!(limited["bytes_to_device"], 0, "{percent} %");
         assert_eq!(limited["bytes_from_device"], free["bytes_from_device"], "{percent} %");
     }
@@ -80,7 +80,7 @@ fn what_recomputation_cannot_do_goes_to_disk_where_that_is_allowed() {
     let (model, data, folder) = (example("brain/unet3d.onnx"), example("brain"), Folder::new());
     let least = failure(1, &train(&model, &data, &["--memory-limit", "40MiB"]));
     let least = least.split("give at least ").nth(1).unwrap().split("KiB").next().unwrap().parse::<u64>().unwrap();
-    // The least that is named is one that was found to do, and a little less may do, too.
+    // The named minimum is a limit that was found to work; slightly smaller ones may work, too.
     let limit_bytes = least * 1024 / 4 * 3;
     let limit = format!("{}KiB", limit_bytes / 1024);
     let spilling = json(&train(&model, &data, &["--memory-limit", &limit, "--spill-dir", &folder.text("")]));
@@ -146,7 +146,7 @@ fn device_memory_that_is_too_little_for_the_process_bounds_tensors_alone() {
     assert_says(&failure(1, &train(&model, &data, &["--device-memory", "1MiB"])), &["at least --device-memory"]);
 }
 
-/// The largest resident memory that a run in the group reports, and what it said.
+/// Returns the largest resident memory that a run in the group reports, and its messages.
 fn in_group(group: &Group, flags: &[&str]) -> Option<(Value, String)> {
     let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
     let output = group.run(&[&train(&model, &data, flags)[..], &["--json"]].concat());
@@ -171,7 +171,7 @@ fn without_a_flag_a_run_stays_within_what_is_free() {
     assert_says(&said, &["note: this would take", "are free for it", "--memory-limit none"]);
     assert!(bytes(&report, "resident_peak_bytes") < 320 << 20, "{report}");
     assert_eq!((losses(&report), bytes(&report, "bytes_to_device")), (losses(&free), 0));
-    // A share of what is free there is a limit like any other.
+    // A share of the free memory is a limit like any other.
     let Some((report, said)) = in_group(&group, &["--memory-limit", "90%free"]) else { return };
     assert!(bytes(&report, "resident_peak_bytes") < 288 << 20 && !said.contains("note:"), "{said} {report}");
     assert_eq!(losses(&report), losses(&free));
@@ -194,7 +194,7 @@ fn what_does_not_fit_what_is_free_is_refused_before_the_first_step() {
     assert_says(&error, &["of memory are free for this process", "it needs at least", "a memory limit of none"]);
 }
 
-/// As the system counts it for all of a run's pages: in a group that may take 5 % more than the limit, nothing is killed.
+/// The system counts all pages of a run: in a group that may use 5 % more than the limit, nothing is killed.
 #[test]
 fn a_run_lives_in_a_control_group_of_its_limit_and_a_twentieth() {
     const LIMIT_MIB: u64 = 300;

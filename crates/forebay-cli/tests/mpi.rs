@@ -1,4 +1,4 @@
-//! Processes that MPI starts train together, and leave what one process leaves.
+//! Processes started by MPI train together and produce the same files as a single process.
 
 mod common;
 
@@ -11,7 +11,7 @@ use forebay::Tensor;
 use forebay_testing::Random;
 use forebay_testing::parts::skipped;
 
-/// The launchers that are there, each with the flags that let more processes run than there are processors.
+/// The available launchers, each with the flags that permit more processes than processors.
 fn launchers() -> Vec<(&'static str, &'static [&'static str])> {
     let all: [(&str, &[&str]); 2] = [
         (
@@ -48,13 +48,13 @@ fn succeeds(mut command: Command) -> String {
     stdout
 }
 
-/// The flags of a run on some digits that do not divide evenly, which ends with a step on fewer of them.
+/// The flags of a run on digits that do not divide evenly, so that the last step has fewer of them.
 fn training<'a>(model: &'a str, data: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let flags = ["train", model, "--data", data, "--input-scale", "0.0625", "--batch-size", "50", "--shuffle", "3"];
     [&flags, more, &["--no-compare", "--threads", "1"]].concat()
 }
 
-/// The flags of a run of a model in inference.
+/// The flags of an inference run.
 fn running<'a>(model: &'a str, inputs: &'a str, results: &'a str) -> [&'a str; 8] {
     ["run", model, "--threads", "1", "--inputs", inputs, "--output-dir", results]
 }
@@ -89,7 +89,7 @@ fn any_number_of_processes_leaves_the_bytes_of_one() {
         (losses, json["validation"].clone())
     };
     for (number, launcher) in launchers().into_iter().enumerate() {
-        // With more processes than processors, MPICH's wait for each other in turns.
+        // With more processes than processors, MPICH's processes wait for each other in turns.
         for processes in if number == 0 { vec![2, 3] } else { vec![2] } {
             let (saved, checkpoint) = (path("several.onnx"), path("several"));
             let flags = [&more, &["--save", &saved, "--checkpoint", &checkpoint][..]].concat();
@@ -255,7 +255,7 @@ fn what_one_process_cannot_do_is_said_once_and_ends_all() {
     assert!(error.contains("process 1 of 2 has --learning-rate 0.5, process 0 has no --learning-rate"), "{error}");
     let error = run([&data, nowhere], &steps, &steps);
     assert!(error.contains("process 1 of 2: ") && error.contains(nowhere), "{error}");
-    // All fail alike: there is nothing to say of a process.
+    // All processes fail in the same way, so the error names no process.
     let error = run([nowhere, nowhere], &steps, &steps);
     assert!(error.contains(nowhere) && !error.contains("process"), "{error}");
     // In the middle of a run.
@@ -293,8 +293,8 @@ fn a_process_that_is_killed_ends_all_and_runs_go_on_from_the_last_checkpoint() {
     }
 }
 
-/// As many times as `FOREBAY_KILLS` says, one of two or three processes is killed at a random moment; runs go on from the last checkpoint
-/// with other processes and other slices, and end with the model of one process.
+/// `FOREBAY_KILLS` times, one of two or three processes is killed at a random moment. Runs continue from the last checkpoint with other
+/// numbers of processes and other slices, and end with the model of one process.
 #[test]
 #[ignore = "takes minutes: cargo xtask kills"]
 fn processes_are_killed_at_random_moments() {
@@ -327,7 +327,7 @@ fn processes_are_killed_at_random_moments() {
             std::thread::sleep(Duration::from_millis(random.below(2500)));
             let victims = children_of(run.id());
             if let Some(victim) = victims.get(random.index(processes)).filter(|_| done < kills) {
-                // It may have ended just now.
+                // It may have just ended.
                 let killed = Command::new("kill").args(["-KILL", &victim.to_string()]).stderr(Stdio::null()).status();
                 done += usize::from(killed.expect("kill starts").success());
             }
@@ -376,7 +376,7 @@ fn wait_for(is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The processes of the program that a launcher started, in the order of their numbers.
+/// Returns the processes that a launcher started, in the order of their numbers.
 fn children_of(launcher: u32) -> Vec<u32> {
     let children = |process: u32| -> Vec<u32> {
         let text = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What runs take, as the system counts it: their budgets and what is being copied, wherever the values come from and go to.
+//! The memory of runs, as counted by the system: their budgets plus the data being copied, wherever values come from and go to.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -15,21 +15,21 @@ use forebay_testing::onnx::protobuf::{message, number};
 const MIB: u64 = 1 << 20;
 /// Sizes of the model's matrices.
 const WIDTH: usize = 1280;
-/// The model's matrices, of 6.25 MiB each. With the state of Adam, they are 187.5 MiB.
+/// The number of the model's matrices, each of 6.25 MiB. With the state of Adam, they take 187.5 MiB.
 const COUNT: usize = 10;
-/// Device and host memory that the program is told to take.
+/// The budgets for device and host memory.
 const BUDGETS: [&str; 4] = ["--device-memory", "24MiB", "--host-memory", "24MiB"];
-/// The most memory next to its budgets: for code, threads, the plan and what is being copied.
+/// The maximum memory in addition to the budgets: for code, threads, the plan and data being copied.
 const OWN_BYTES_MAX: u64 = 48 * MIB;
-/// What it may have in memory. Its weights would not fit.
+/// The maximum memory of the process. Its weights would not fit.
 const PEAK_BYTES_MAX: u64 = 48 * MIB + OWN_BYTES_MAX;
 
-/// Runs the program, which must succeed. Gives its standard output, and the most bytes that it ever had in memory.
+/// Runs the program, which must succeed. Returns its standard output and its peak memory in bytes.
 fn measured(arguments: &[&str]) -> (String, u64) {
     let mut child =
         forebay(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
     let mut peak_bytes = 0;
-    // The highest use is kept by the system as long as the process lives.
+    // The system keeps the peak as long as the process lives.
     while child.try_wait().expect("a child").is_none() {
         let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -43,20 +43,20 @@ fn measured(arguments: &[&str]) -> (String, u64) {
     (String::from_utf8_lossy(&output.stdout).into_owned(), peak_bytes)
 }
 
-/// Runs the program within its budgets, and holds it to them.
+/// Runs the program within its budgets and checks that it keeps to them.
 fn within_budgets(arguments: &[&str]) -> String {
     let (said, peak_bytes) = measured(&[arguments, &BUDGETS, &["--threads", "2"]].concat());
     assert!(peak_bytes <= PEAK_BYTES_MAX, "{} MiB: {arguments:?}", peak_bytes / MIB);
     said
 }
 
-/// Elements of a matrix.
+/// The elements of a matrix.
 fn elements(seed: usize) -> Vec<u8> {
     let element = |i: usize| ((i * 7919 + seed * 104_729) % 1009) as f32 / 504.5 - 1.0;
     (0..WIDTH * WIDTH).flat_map(|i| (element(i) / (WIDTH as f32).sqrt()).to_le_bytes()).collect()
 }
 
-/// A model of matrices one after the other. Their elements are in the field of this number: raw or typed.
+/// A model with a chain of matrices. Their elements are in the field with this number: raw or typed.
 fn model(folder: &Folder, name: &str, field: u64) -> String {
     let value = |i: usize| if i == 0 { "x".to_owned() } else { format!("h{i}") };
     let nodes: Vec<Vec<u8>> =
@@ -109,7 +109,7 @@ fn training_holds_no_values_outside_its_plan() {
     let said = train(&[&["--resume", &first], &more[..]].concat());
     assert_says(&said, &["step 4/4", "validation", "saved"]);
     assert_eq!(std::fs::read_dir(&spill).unwrap().count(), 0);
-    // The model of a checkpoint, and a run of what was saved.
+    // The model of a checkpoint, and a run of the saved model.
     let exported = folder.text("exported.onnx");
     let (_, peak_bytes) = measured(&["export", &second, "--model", &model, "--save", &exported]);
     assert!(peak_bytes <= PEAK_BYTES_MAX, "export: {} MiB", peak_bytes / MIB);
@@ -117,7 +117,7 @@ fn training_holds_no_values_outside_its_plan() {
     assert!(std::fs::read(&saved).unwrap() != std::fs::read(&resumed).unwrap());
 }
 
-/// Without a disk, all values are in memory; but each only once, also while they go from plan to plan.
+/// Without a disk, all values are in memory, but each only once, even while they pass from plan to plan.
 #[test]
 fn values_between_plans_are_in_memory_once() {
     let folder = Folder::new();

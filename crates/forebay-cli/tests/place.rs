@@ -4,7 +4,7 @@ mod common;
 
 use common::{Folder, assert_says, failure, json, success};
 
-/// The example of MiniMalloc's README, which fits into 12 bytes.
+/// The example from MiniMalloc's README, which fits into 12 bytes.
 const EXAMPLE: &str = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n";
 
 #[test]
@@ -17,7 +17,7 @@ fn offsets_are_printed_and_written() {
     let written = std::fs::read_to_string(&placed).unwrap();
     assert_says(&written, &["id,lower,upper,size,offset\nb1,0,3,4,"]);
     assert_eq!(written.lines().count(), 6);
-    // What was written can be read again: its offsets are given ones now.
+    // The output can be read again: its offsets are now given.
     let again = json(&["place", &placed, "--capacity", "12"]);
     let offset = |line: &str| line.rsplit(',').next().unwrap().parse::<u64>().unwrap();
     for (buffer, line) in again["offsets"].as_array().unwrap().iter().zip(written.lines().skip(1)) {

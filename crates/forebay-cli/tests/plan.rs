@@ -1,4 +1,4 @@
-//! `forebay plan`: settings of memory from flags and from the environment, and the picture of memory.
+//! `forebay plan`: memory settings from flags and from the environment, and the picture of memory.
 
 mod common;
 

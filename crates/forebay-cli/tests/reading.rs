@@ -1,4 +1,4 @@
-//! How samples are read while the digits network trains: from files, ahead, augmented, in parts, and around damage.
+//! How samples are read while the digits network trains: from files, ahead of time, augmented, in parts, and despite damage.
 
 mod common;
 
@@ -8,7 +8,7 @@ use forebay_testing::onnx;
 use forebay_testing::onnx::builder::GraphBuilder;
 use serde_json::Value;
 
-/// Digits as `.npy` files in a folder, and as an archive that is not packed.
+/// Digits as `.npy` files in a folder and as an uncompressed archive.
 fn copies(folder: &Folder, count: u64) -> [String; 2] {
     let mut archive = npz::Archive::open(digits_data().as_ref()).unwrap();
     let rows: Vec<u64> = (0..count).collect();
@@ -28,7 +28,7 @@ fn train<'a>(model: &'a str, data: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
 fn a_run_that_goes_on_in_an_epoch_sees_the_very_next_sample_however_it_reads() {
     let (folder, model) = (Folder::new(), digits_model());
     let [arrays, plain] = copies(&folder, 150);
-    // 120 samples: three steps, the last of them smaller.
+    // 120 samples: three steps, the last of which is smaller.
     let flags = ["--shuffle", "3", "--augment", "crop:1,rotate:10,noise:0.1,cutout:0.2", "--normalize", "measured"];
     let flags = [flags.as_slice(), &["--split", "80/20"]].concat();
     let run = |data: &str, more: &[&str]| json(&train(&model, data, &[flags.as_slice(), more].concat()));
@@ -44,7 +44,7 @@ fn a_run_that_goes_on_in_an_epoch_sees_the_very_next_sample_however_it_reads() {
     let bytes = saved.map(|path| std::fs::read(path).unwrap());
     assert!(bytes[0] == bytes[1], "streamed");
     assert!(bytes[0] == bytes[2], "resumed");
-    // What decides a batch has to stay.
+    // The flags that determine batches must stay the same.
     let other = train(&model, &arrays, &["--steps", "8", "--resume", &checkpoint, "--split", "80/20"]);
     assert_says(&failure(2, &other), &["--augment", "the checkpoint was made with"]);
 }
@@ -135,7 +135,7 @@ fn patches_of_volumes_train_and_labels_that_cannot_be_mixed_are_refused() {
     assert_says(&failure(2, &[&digits[..], &["--augment", "cutmix:1", "--loss", "focal"]].concat()), &["--augment"]);
 }
 
-/// Classes of samples that are mixed become probabilities; validation has classes as they are.
+/// The classes of mixed samples become probabilities; validation uses the classes as they are.
 #[test]
 fn samples_with_classes_are_mixed() {
     let (folder, digits) = (Folder::new(), digits_data());
@@ -173,7 +173,7 @@ fn whole_volumes_are_validated_in_windows_or_at_once() {
     let whole = validation(&["--validate-by", "whole"]);
     let voxels = 1_068_592;
     assert_eq!((&windows["count"], &whole["count"]), (&voxels.into(), &voxels.into()));
-    // The model looks at single voxels: however it is cut, it predicts the same.
+    // The model looks at single voxels, so it predicts the same however the volume is cut.
     let near = |one: &Value, other: &Value| {
         let [one, other] = [one, other].map(|value| value.as_f64().unwrap());
         assert!((one - other).abs() < 1e-5 * one.abs(), "{one} and {other}");
@@ -183,7 +183,7 @@ fn whole_volumes_are_validated_in_windows_or_at_once() {
     let blended = ["--window-overlap", "0.5", "--window-blend", "gaussian"];
     near(&validation(&blended)["loss"], &whole["loss"]);
     assert_eq!(validation(&["--simulate-device", "70%"]), windows, "other bits within a budget");
-    // Where tiles overlap, places count more than once.
+    // Places in overlapping tiles count more than once.
     assert_eq!(validation(&["--validate-by", "tiles"])["count"], 48 * 32 * 32 * 32);
     let padded = validation(&["--validate-by", "whole", "--pad-to", "64"]);
     assert_eq!((&padded["count"], &padded["loss"]), (&whole["count"], &whole["loss"]));

@@ -35,7 +35,7 @@ fn a_loss_and_an_optimizer_with_numbers_train_and_are_measured() {
     assert!(text.contains("top3 ") && text.contains("label 9 predicted as "), "{text}");
 }
 
-/// The ten classes as ten numbers each.
+/// The ten classes, each as ten numbers.
 #[test]
 fn targets_have_the_shape_of_the_output() {
     let folder = Folder::new();
@@ -86,8 +86,8 @@ fn flags_that_mean_nothing_are_refused() {
     assert_says(&weights, &["2 weights were given for 10 classes", "--class-weights"]);
 }
 
-/// The digits network with three classes instead of ten, trained with falling rates and the losses of one output twice; every checkpoint of the
-/// last two steps, and the models that they hold.
+/// The digits network with three classes instead of ten, trained with decreasing rates and two losses on one output; the checkpoints of the
+/// last two steps remain, with the models that they hold.
 #[test]
 fn a_new_head_trains_and_its_last_checkpoints_stay() {
     let folder = Folder::new();
@@ -116,7 +116,7 @@ fn a_new_head_trains_and_its_last_checkpoints_stay() {
     success(&[&["export", &last, "--model", &model, "--save", &exported][..], &head].concat());
     assert_eq!(std::fs::read(&saved).unwrap(), std::fs::read(&exported).unwrap());
     assert_says(&failure(1, &["export", &last, "--model", &model, "--save", &exported]), &["does not fit", "fc."]);
-    // Going on from the one before gives the same last step, bit for bit.
+    // Continuing from the checkpoint before gives the same last step, bit for bit.
     let before = format!("{run}/step-00000004");
     let again = [common.as_slice(), &head, &more, &groups, &["--steps", "6", "--resume", &before]].concat();
     assert_eq!(losses(&json(&again)), found[4..]);
@@ -134,7 +134,7 @@ fn a_new_head_trains_and_its_last_checkpoints_stay() {
     }
 }
 
-/// Sequences of five places become up to two labels, with and without the numbers of places that count.
+/// Sequences of five places are mapped to up to two labels, with and without the number of places that count.
 #[test]
 fn sequences_of_labels_are_learned_in_16_bits() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! What a run leaves: lines with every metric, events for TensorBoard, a page; and what a data set looks like.
+//! The records of a run: lines with every metric, events for TensorBoard, a page; and the description of a data set.
 
 mod common;
 

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Folder, assert_says, example, failure, json, success};
 
-/// Two kernels, and a tensor between them that is used again at the end; three fit at once.
+/// Two kernels and a tensor between them that is used again at the end; three tensors fit at once.
 const TRACE: &str = r#"{"device_memory_bytes":12288,"host_memory_bytes":1048576,"link_bytes_per_s":1000000000,"ssd_bytes_per_s":1000000000}
 {"tensor":0,"size_bytes":4096,"persistent":true}
 {"tensor":1,"size_bytes":4096,"persistent":false}

@@ -8,7 +8,7 @@ use forebay_testing::onnx::builder::{FLOAT, GraphBuilder, INT64, Value};
 
 use forebay::Tensor;
 
-/// Logits of sequences of any length.
+/// A model that computes the logits of sequences of any length.
 fn classifier() -> Vec<u8> {
     GraphBuilder::new()
         .input("x", FLOAT, &["N", "length", "2"])
@@ -53,7 +53,7 @@ fn training_takes_sizes_from_the_data_and_a_plan_from_flags() {
     assert_says(&failure(2, &["plan", &model, "--size", "length"]), &["NAME=N"]);
 }
 
-/// Logits of each place of a sequence of any length.
+/// A model that computes the logits of each place of a sequence of any length.
 fn tagger() -> Vec<u8> {
     GraphBuilder::new()
         .input("x", FLOAT, &["N", "length", "2"])
@@ -83,12 +83,12 @@ fn training_follows_samples_of_different_sizes() {
     let refused =
         |code: i32, flags: &[&str]| failure(code, &with(flags).iter().map(String::as_str).collect::<Vec<_>>());
     let steps = |flags: &[&str]| report(flags)["steps"].as_array().map(Vec::len);
-    // In an epoch, batches of one length are 2 of length 3 and one of each other; in multiples of 4, 2 of 4, 1 of 8 and 1 of 12.
+    // An epoch has 2 batches of length 3 and one of each other length; in multiples of 4, it has 2 of length 4, 1 of 8 and 1 of 12.
     assert_eq!(steps(&["--bucket-by", "length"]), Some(10));
     assert_eq!(steps(&["--bucket-by", "x[1]", "--pad-to", "4", "--ignore-index", "-100", "--shuffle", "1"]), Some(8));
     assert_eq!(steps(&["--bucket-by", "length", "--pad-to", "12", "--ignore-index", "-100"]), Some(8));
     assert_eq!(steps(&["--pad-to", "1", "--ignore-index", "-100"]), Some(8));
-    // What was padded counts neither in the loss nor in the accuracy.
+    // Padding counts neither in the loss nor in the accuracy.
     let validated = report(&[
         "--bucket-by",
         "length",
@@ -105,7 +105,7 @@ fn training_follows_samples_of_different_sizes() {
     assert_says(&refused(1, &[]), &["--pad-to", "--bucket-by", "1.npz"]);
     assert_says(&refused(1, &["--pad-to", "8"]), &["--ignore-index", "[y]"]);
     assert_says(&refused(2, &["--bucket-by", "width"]), &["no such size", "length"]);
-    // A position in the data has a meaning only for the batches that it was counted in.
+    // A position in the data is meaningful only for the batches in which it was counted.
     let (run, run_again) = (folder.path("run"), folder.path("run-again"));
     let (run, run_again) = (run.to_str().unwrap(), run_again.to_str().unwrap());
     let short = |flags: &[&str]| {

@@ -1,4 +1,4 @@
-//! `--spill-dir`: what exceeds both budgets goes to a folder, in which nothing is ever to be seen.
+//! `--spill-dir`: whatever exceeds both budgets goes to a folder, in which nothing is ever visible.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{Folder, assert_says, digits_data, digits_model, failure, forebay, j
 
 const TRAIN: [&str; 7] = ["train", "--batch-size", "50", "--input-scale", "0.0625", "--threads", "2"];
 
-/// Arguments for training within the least budgets for device and host, with a folder for the rest, and these ones.
+/// Arguments for training within the smallest budgets for device and host, with a folder for the rest and these flags.
 fn spilling(folder: &Folder, flags: &[&str]) -> Vec<String> {
     let plan = json(&["plan", &digits_model(), "--train", "--batch-size", "50"]);
     let device_bytes = plan["minimum_budget_bytes"].as_u64().expect("a number").to_string();
@@ -54,7 +54,7 @@ fn a_disk_changes_no_bit() {
     assert_eq!(entries(&folder), 0);
 }
 
-/// What the plan of a step prints is what it needs, the host memory of the device and the executor included.
+/// The memory that the plan of a step prints is what it needs, including the host memory of the device and the executor.
 #[test]
 fn the_host_memory_that_a_plan_prints_is_enough() {
     let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
@@ -89,7 +89,7 @@ fn a_process_that_is_killed_leaves_nothing_and_can_start_again() {
     let mut child = forebay(&texts(&endless)).stdout(Stdio::piped()).spawn().unwrap();
     let mut first_line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut first_line).unwrap();
-    // A step is done, and the next is running: there is a spill file.
+    // One step is done and the next is running, so there is a spill file.
     assert!(first_line.starts_with("step 1/1000000"), "{first_line}");
     child.kill().unwrap();
     child.wait().unwrap();
@@ -110,7 +110,7 @@ fn folders_that_cannot_be_used_are_named_with_a_way_out() {
     }
 }
 
-/// The system would answer a file beyond its limit with a signal.
+/// The system would respond to a file beyond its limit with a signal.
 #[test]
 fn a_disk_without_room_is_an_error_and_no_signal() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! The stories of `docs/stories.md` in their small forms: scripts of `examples/stories`, which end with an error where something does not hold.
+//! The stories of `docs/stories.md` in their short forms: scripts of `examples/stories`, which end with an error if a claim does not hold.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 use common::{Folder, example, texts};
 use forebay_testing::parts::skipped;
 
-/// Runs a story where Python has what it needs.
+/// Runs a story if Python has what it needs.
 fn tell(script: &str, flags: &[&str]) {
     if !Command::new("python3")
         .args(["-c", "import numpy, onnx, onnxruntime"])
@@ -27,7 +27,7 @@ fn tell(script: &str, flags: &[&str]) {
     assert!(stdout.contains("holds: "), "{stdout}");
 }
 
-/// A file of a package that `.ci/run` fetched.
+/// Returns a file of a package that `.ci/run` fetched.
 fn fetched(name: &str) -> Option<PathBuf> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/models").join(name);
     file.is_file().then_some(file)

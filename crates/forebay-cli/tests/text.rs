@@ -1,4 +1,4 @@
-//! Text as tokens from the command line: a small GPT trains on it, and goes on in the middle of an epoch.
+//! Training on text as tokens from the command line: a small GPT trains on it and resumes in the middle of an epoch.
 
 #![cfg(feature = "text")]
 
@@ -29,7 +29,7 @@ fn a_model_of_language_trains_on_text_and_goes_on_bit_for_bit() {
         whole["steps"].as_array().unwrap().iter().map(|step| step["loss"].as_f64().unwrap()).collect();
     assert!(losses[3] < losses[0] - 0.5, "{losses:?}");
     let checkpoint = folder.text("checkpoint");
-    // 4 KiB are a batch, and nothing of the texts is kept.
+    // A batch takes 4 KiB, and nothing of the texts is kept in memory.
     train(&["--steps", "2", "--checkpoint", &checkpoint, "--split", "80/20", "--data-memory", "14KiB"]);
     train(&["--steps", "6", "--resume", &checkpoint, "--save", &saved[1], "--split", "80/20"]);
     let [whole, resumed] = saved.map(|path| std::fs::read(path).unwrap());

@@ -1,11 +1,11 @@
-//! Flags of training on the digits network: what a run does, and that one that stops and goes on is the same run.
+//! Training flags on the digits network: their effects, and resumed runs that match uninterrupted ones.
 
 mod common;
 
 use common::{Folder, assert_says, digits_data, digits_model, failure, json, success};
 use serde_json::Value;
 
-/// Trains on few samples: three steps are an epoch.
+/// Arguments that train on few samples: an epoch is three steps.
 fn train<'a>(model: &'a str, data: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
     let common = ["--batch-size", "50", "--input-scale", "0.0625", "--threads", "1"];
     [&["train", model, "--data", data], common.as_slice(), flags].concat()
@@ -15,7 +15,7 @@ fn data() -> String {
     format!("{}#0..150", digits_data())
 }
 
-/// A number of every step.
+/// Returns a number of every step.
 fn numbers(report: &Value, key: &str) -> Vec<f32> {
     report["steps"].as_array().unwrap().iter().map(|step| step[key].as_f64().unwrap() as f32).collect()
 }
@@ -36,7 +36,7 @@ fn the_rate_follows_its_schedule_and_the_report_shows_it() {
 #[test]
 fn a_resumed_run_goes_on_with_its_schedule() {
     let (folder, model, data) = (Folder::new(), digits_model(), data());
-    // Three steps are an epoch, and no epoch is much better than the first.
+    // An epoch is three steps, and no epoch is much better than the first.
     let plateau =
         ["--schedule", "plateau", "--plateau-patience", "0", "--plateau-threshold", "0.9", "--plateau-factor", "0.5"];
     for schedule in [["--schedule", "cosine", "--warmup", "3", "--schedule-steps", "7"].as_slice(), &plateau] {
@@ -83,7 +83,7 @@ fn limits_groups_and_averages_reach_the_trainer() {
     let flags = ["--steps", "3", "--ema", "0.9", "--save", &files[0], "--save-ema", &files[1], "--group", "*:lr=0"];
     let frozen = json(&train(&model, &data, &flags));
     assert!(frozen["steps"][0].get("gradient_norm").is_none());
-    // Parameters that do not move are their own average.
+    // Parameters that do not change equal their own average.
     let validation = |file: &str| {
         let report = json(&train(file, &data, &["--steps", "1", "--learning-rate", "0", "--validate", &data]));
         report["validation"]["loss"].as_f64().unwrap()
@@ -126,7 +126,7 @@ fn validation_on_the_way_stops_training_and_keeps_the_best() {
     let (folder, model, data) = (Folder::new(), digits_model(), data());
     let validation = format!("{}#150..200", digits_data());
     let (best, log) = (folder.text("best"), folder.text("log.csv"));
-    // So large a rate spoils what was learned.
+    // Such a large rate destroys what was learned.
     let rates = folder.write("rates.csv", b"1,0.05\n7,30\n");
     let flags = ["--rates", &rates, "--validate", &validation, "--patience", "2", "--epochs", "20", "--on-nan", "skip"];
     let records = ["--best-checkpoint", &best, "--log", &log];
@@ -145,7 +145,7 @@ fn validation_on_the_way_stops_training_and_keeps_the_best() {
     let text = std::fs::read_to_string(&log).unwrap();
     assert_eq!(text.lines().filter(|line| line.starts_with("step,")).count() as u64, last);
     assert_eq!(text.lines().filter(|line| line.starts_with("validation,")).count(), validations.len());
-    // A run that goes on from the best writes its record behind that step.
+    // A run that continues from the best checkpoint appends its records after that step.
     success(&train(&model, &data, &["--steps", "8", "--resume", &best, "--log", &log, "--learning-rate", "0.01"]));
     let text = std::fs::read_to_string(&log).unwrap();
     let steps: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("step,")?.split(',').next()).collect();

@@ -1,4 +1,4 @@
-//! Inputs and outputs of types that files do not have.
+//! Inputs and outputs of types that files do not support.
 
 mod common;
 
@@ -7,9 +7,9 @@ use forebay::data::npy;
 use forebay::{DataType, Tensor};
 use forebay_testing::onnx::builder::{Around, FLOAT, GraphBuilder, Value};
 
-/// ONNX's number of int4.
+/// ONNX's number for int4.
 const INT4: i64 = 22;
-/// ONNX's number of float8 with 4 bits of exponent.
+/// ONNX's number for float8 with a 4-bit exponent.
 const FLOAT8: i64 = 17;
 
 #[test]

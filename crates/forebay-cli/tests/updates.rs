@@ -1,4 +1,4 @@
-//! Updates on the host from the command line: the same bits, no state on the link, and what is said where they change nothing.
+//! Updates on the host from the command line: the same bits, no state on the link, and the message if they change nothing.
 
 mod common;
 
@@ -10,7 +10,7 @@ fn train<'a>(model: &'a str, data: &'a str, saved: &'a str, more: &[&'a str]) ->
     [&usual[..], &["--save", saved], more].concat()
 }
 
-/// Whether copies of optimizer state are among the moves of a plan.
+/// Returns whether a plan copies optimizer state.
 fn moves_state(plan: &Value) -> bool {
     let moves = plan["movements"].as_array().unwrap();
     moves.iter().any(|moved| moved["name"].as_str().unwrap().contains("moment"))

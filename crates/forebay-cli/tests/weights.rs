@@ -9,10 +9,10 @@ use common::{Folder, assert_says, failure, forebay, json, message, number};
 use forebay::Tensor;
 use forebay::data::npy;
 
-/// The memory of the process that is neither device memory nor host memory of a plan: what weights must not be in, in KiB.
+/// The limit on the process's memory outside a plan's device and host memory, in KiB. Weights must not be in this memory.
 const OWN_KIB: u64 = 100_000;
 
-/// Runs the program with little memory of its own.
+/// Runs the program with little memory for itself.
 fn within(arguments: &[&str]) -> Output {
     let script = format!("ulimit -d {OWN_KIB}; exec \"$0\" \"$@\"");
     let mut command = Command::new("sh");
@@ -25,8 +25,8 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Square matrices one after the other, in a file next to the model: zeros that take no room on the disk. None where the file
-/// system holds no file of this size.
+/// A chain of square matrices, in a file next to the model, with zeros that take no disk space. Returns `None` if the file system cannot
+/// hold a file of this size.
 fn matrices(folder: &Folder, count: u64, width: u64) -> Option<String> {
     let size_bytes = 4 * width * width;
     File::create(folder.path("weights.bin")).unwrap().set_len(count * size_bytes).ok()?;
@@ -72,7 +72,7 @@ fn weights_larger_than_memory_are_planned() {
     assert_says(&plan(&["--train", "--loss", "mse", "--machine", "h200"]), &["device peak"]);
 }
 
-/// What a run takes is its budgets and what is being copied, not the weights.
+/// A run takes its budgets plus the data being copied, not the size of the weights.
 #[test]
 fn a_run_takes_no_more_memory_than_its_budgets() {
     let folder = Folder::new();
@@ -93,7 +93,7 @@ fn a_run_takes_no_more_memory_than_its_budgets() {
     }
 }
 
-/// One pool: what the limit does not hold is read from the file of the weights, and nothing is written.
+/// One pool: weights that exceed the limit are read from their file, and nothing is written.
 #[test]
 fn a_model_larger_than_the_limit_runs_from_its_file() {
     let folder = Folder::new();
@@ -115,7 +115,7 @@ fn a_model_larger_than_the_limit_runs_from_its_file() {
     assert!(least["model_files_bytes"].as_u64().unwrap() > 200 << 20, "{least}");
 }
 
-/// Neither does training, whose parameters and state also pass from the training plan to the one for validation and back.
+/// Nor does training, whose parameters and state also pass from the training plan to the validation plan and back.
 #[test]
 fn a_training_run_takes_no_more_memory_than_its_budgets() {
     let folder = Folder::new();
@@ -134,7 +134,7 @@ fn a_training_run_takes_no_more_memory_than_its_budgets() {
     }
 }
 
-/// Managed memory that spills to disk needs room for one unit on the host, next to the buffers of the disk; not for all units that
+/// Managed memory that spills to disk needs room for one unit on the host, in addition to the buffers for the disk, not for all units that
 /// leave the device at once.
 #[test]
 fn managed_memory_trains_within_the_least_host_memory() {
@@ -173,7 +173,7 @@ fn weights_that_are_not_there_are_named() {
     std::fs::create_dir(folder.path("weights.bin")).unwrap();
     assert_says(&failure(1, &["plan", &model]), &["weights.bin", "no regular file"]);
     std::fs::remove_dir(folder.path("weights.bin")).unwrap();
-    // A plan needs no permission to read the weights; a run does.
+    // Planning needs no permission to read the weights, but a run does.
     file_without_permission(&folder);
     assert!(forebay(&["plan", &model]).output().unwrap().status.success());
     if File::open(folder.path("weights.bin")).is_ok() {

@@ -1,4 +1,4 @@
-//! Files that the program writes: where they go, what they replace, and what happens when they cannot be written.
+//! Files written by the program: where they go, what they replace, and what happens if they cannot be written.
 
 mod common;
 
@@ -13,7 +13,7 @@ use forebay::Checkpoint;
 use forebay::Tensor;
 use forebay::data::{npy, npz};
 
-/// Trains the digits network; also in other folders, for all paths are absolute.
+/// Arguments that train the digits network. All paths are absolute, so they work in any folder.
 fn train<'a>(model: &'a str, data: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
     let common = ["--batch-size", "50", "--input-scale", "0.0625", "--learning-rate", "0.05", "--momentum", "0.9"];
     [&["train", model, "--data", data], common.as_slice(), flags].concat()
@@ -23,7 +23,7 @@ fn texts(arguments: &[String]) -> Vec<&str> {
     arguments.iter().map(String::as_str).collect()
 }
 
-/// Exit code and standard error.
+/// Returns the exit code and standard error.
 fn ended(output: Output) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
@@ -61,7 +61,7 @@ fn what_a_path_names_decides_how_it_is_written() {
     for command in [&draw[..], &place[..]] {
         let to = |path: &str| -> Vec<String> { command.iter().copied().chain([path]).map(str::to_owned).collect() };
         let regular = folder.path("regular");
-        // A file of the user's whose name once was that of a temporary one.
+        // A user's file with a name that temporary files once had.
         let partial = folder.write("regular.partial", b"precious");
         success(&texts(&to(regular.to_str().unwrap())));
         assert_eq!(fs::read(partial).unwrap(), b"precious");
@@ -86,7 +86,7 @@ fn what_a_path_names_decides_how_it_is_written() {
         assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
         let device = folder.text("device");
         if Command::new("mknod").args([&device, "c", "1", "3"]).output().unwrap().status.success() {
-            // The file system may refuse devices; then this is an error.
+            // The file system may not allow devices; then this is an error.
             let _ = forebay(&texts(&to(&device))).output().unwrap();
             assert!(fs::metadata(&device).unwrap().file_type().is_char_device());
             fs::remove_file(device).unwrap();
@@ -147,14 +147,14 @@ fn one_run_writes_checkpoints_into_a_folder() {
     while Checkpoint::written_at(&checkpoint).is_none() {
         assert!(first.try_wait().unwrap().is_none());
     }
-    // Readers are welcome, and never find a manifest without its tensors.
+    // Concurrent reads are allowed and never find a manifest without its tensors.
     let exported = folder.text("exported.onnx");
     for _ in 0..5 {
         success(&["export", &checkpoint, "--model", &model, "--save", &exported]);
     }
     first.kill().unwrap();
     first.wait().unwrap();
-    // Killed, it left its lock's file, which locks nothing; the run that goes on writes where it reads.
+    // The killed process left its lock file, which locks nothing; the resumed run writes to the folder that it reads from.
     let done = Checkpoint::read(&checkpoint).unwrap().step;
     let steps = (done + 1).to_string();
     let flags = ["--steps", &steps, "--resume", &checkpoint, "--checkpoint", &checkpoint];
@@ -221,7 +221,7 @@ fn a_finished_run_can_still_be_saved_validated_and_exported() {
 #[test]
 fn a_checkpoint_that_cannot_be_written_does_not_end_training() {
     let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
-    // A folder where the manifest should be keeps every checkpoint from being written.
+    // A folder in place of the manifest prevents every checkpoint from being written.
     fs::create_dir_all(folder.path("run/checkpoint.json")).unwrap();
     let (checkpoint, saved) = (folder.text("run"), folder.text("saved.onnx"));
     let flags = ["--steps", "4", "--checkpoint", &checkpoint, "--checkpoint-every", "2", "--save", &saved];
@@ -235,12 +235,12 @@ fn a_checkpoint_that_cannot_be_written_does_not_end_training() {
     assert_eq!(names(Path::new(&checkpoint)), ["checkpoint.json"], "tensors that no manifest names");
 }
 
-/// A file system that is taken away in the end.
+/// A file system that is unmounted at the end.
 struct Mounted(String);
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // A failing test has more to say than that this failed.
+        // If the test fails, its own error matters more than a failure here.
         let _ = Command::new("umount").arg(&self.0).status();
     }
 }
@@ -280,7 +280,7 @@ fn a_full_disk_leaves_the_old_checkpoint_and_the_model() {
 #[test]
 fn an_interrupted_run_in_a_folder_that_takes_no_files_is_saved_elsewhere() {
     let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
-    // No user can make files there, however privileged.
+    // No user can create files there, however privileged.
     let mut command = forebay(&train(&model, &data, &["--steps", "1000000"]));
     command.current_dir("/proc").env("TMPDIR", folder.path(""));
     let child = endless(command);
@@ -343,7 +343,7 @@ fn other_data_under_a_checkpoint_is_noticed() {
     };
     let of =
         |arguments: Vec<String>| forebay(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).output().unwrap();
-    // The same content in another file is the same data.
+    // The same content in another file counts as the same data.
     npz::write(&folder.path("packed.npz"), &[("x", &x), ("y", &y)], true).unwrap();
     let (code, error) = ended(of(resume(&folder.text("packed.npz"), &[])));
     assert_eq!(code, Some(0), "{error}");
@@ -377,7 +377,7 @@ fn the_second_interruption_leaves_no_temporary_file() {
         let mut child = endless(forebay(&train(&model, &data, &flags)));
         send("-INT", &child);
         send("-INT", &child);
-        // What it still says must not keep it.
+        // Its remaining output must not block it.
         child.stdout.take().unwrap().read_to_end(&mut Vec::new()).unwrap();
         child.wait().unwrap();
         let left: Vec<String> =

@@ -1,17 +1,17 @@
-//! When an output is the expected one: the same type and sizes; integers and booleans are equal; floating-point numbers differ by at
-//! most 1e-5 + 1e-3 of what is expected, or of bfloat16 2^-6, as ONNX's own runner has it.
+//! When an output is as expected: it has the same type and sizes; integers and booleans are equal; floating-point numbers differ by at most
+//! 1e-5 plus 1e-3 of the expected number, or 2^-6 of it for bfloat16, as in ONNX's own runner.
 
 use forebay::{Tensor, Value};
 use forebay_base::DataType;
 
-/// What may lie between two numbers, whatever they are.
+/// The absolute tolerance between two numbers.
 const ABSOLUTE: f64 = 1e-5;
-/// What may lie between two numbers, by the expected one.
+/// The tolerance between two numbers, relative to the expected one.
 const RELATIVE: f64 = 1e-3;
-/// The same of bfloat16: two units in the last place.
+/// The relative tolerance of bfloat16: two units in the last place.
 const RELATIVE_BFLOAT16: f64 = 1.0 / 64.0;
 
-/// What is wrong with an output; none where it is as expected.
+/// Returns what is wrong with an output; `None` if it is as expected.
 pub fn difference(found: &Value, expected: &Value) -> Option<String> {
     match (found, expected) {
         (Value::Tensor(found), Value::Tensor(expected)) => of_tensors(found, expected),
@@ -25,7 +25,7 @@ pub fn difference(found: &Value, expected: &Value) -> Option<String> {
     }
 }
 
-/// The same of tensors.
+/// Returns what is wrong with a tensor; `None` if it is as expected.
 fn of_tensors(found: &Tensor, expected: &Tensor) -> Option<String> {
     let (found_ty, expected_ty) = (found.ty(), expected.ty());
     if found_ty != expected_ty {

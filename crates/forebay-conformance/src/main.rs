@@ -8,17 +8,17 @@ use clap::Parser;
 use forebay::{DeviceName, EngineOptions, SessionOptions};
 use forebay_conformance::{Outcome, Suite, out_of_scope, run};
 
-/// Run ONNX's own test cases through Forebay, and list those that fail, by their cause. Cases of strings, ai.onnx.ml and sparse tensors are
-/// out of scope: they are counted, and run where they can.
+/// Run ONNX's own test cases through Forebay, and list those that fail, by cause. Cases with strings, ai.onnx.ml or sparse tensors are out
+/// of scope: they are counted, and run if possible.
 #[derive(Parser)]
 #[command(name = "cargo xtask conformance")]
 struct Arguments {
     /// The cases: a .tar.gz archive, or a folder with a folder per case [default: those in testdata/onnx].
     suite: Option<PathBuf>,
-    /// The device that computes; `forebay devices` lists them.
+    /// The device to run on; `forebay devices` lists the devices.
     #[arg(long, value_name = "NAME", default_value = "host")]
     device: String,
-    /// Only cases whose name contains this.
+    /// Run only cases whose name contains this text.
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
     /// Print the names of the cases that pass, and nothing else.
@@ -78,14 +78,14 @@ fn count(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// Why cases fail.
+/// The reason why cases fail.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Cause {
     in_scope: bool,
     kind: String,
 }
 
-/// What messages have in common that have the same cause: names and numbers are left out.
+/// Returns what messages with the same cause have in common: the message without names and numbers.
 fn cause(reason: &str) -> String {
     let mut kind = String::new();
     for (i, part) in reason.lines().next().unwrap_or_default().split('\'').enumerate() {

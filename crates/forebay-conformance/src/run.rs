@@ -15,7 +15,7 @@ use crate::values;
 pub enum Outcome {
     /// All outputs are as expected.
     Passed,
-    /// It did not run, or an output is wrong: why.
+    /// It did not run, or an output is wrong, for this reason.
     Failed(String),
 }
 
@@ -50,7 +50,7 @@ fn try_run(case: &Case, device: &Arc<dyn Device>, options: &SessionOptions) -> R
     Ok(())
 }
 
-/// A value of the case's data; none where there is no such file.
+/// Returns a value from the case's data; `None` if there is no such file.
 fn value(case: &Case, name: &str, info: &ValueInfo) -> Result<Option<Value>, String> {
     let Some(bytes) = case.files.get(&format!("test_data_set_0/{name}.pb")) else { return Ok(None) };
     values::read(bytes, info).map(Some).map_err(|error| format!("{name} of the case: {error}"))

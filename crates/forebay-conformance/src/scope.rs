@@ -1,4 +1,4 @@
-//! What of ONNX is out of scope: strings, `ai.onnx.ml` and sparse tensors.
+//! The parts of ONNX that are out of scope: strings, `ai.onnx.ml` and sparse tensors.
 
 use prost::Message;
 
@@ -7,7 +7,7 @@ const CLASSICAL: &str = "ai.onnx.ml";
 /// `TensorProto.STRING`.
 const STRING: i32 = 8;
 
-/// `ModelProto`, as far as it says what a model needs.
+/// The fields of `ModelProto` that say what a model needs.
 #[derive(Clone, PartialEq, Message)]
 struct Model {
     #[prost(message, optional, tag = "7")]
@@ -64,7 +64,7 @@ struct Sequence {
     element: Option<Box<Type>>,
 }
 
-/// What puts a model out of scope; none where nothing does, and where it cannot be read.
+/// Returns what puts a model out of scope; `None` if nothing does, or if the model cannot be read.
 pub fn out_of_scope(model: &[u8]) -> Option<&'static str> {
     let model = Model::decode(model).ok()?;
     if model.opsets.iter().any(|opset| opset.domain == CLASSICAL) {
@@ -74,7 +74,7 @@ pub fn out_of_scope(model: &[u8]) -> Option<&'static str> {
     graph.inputs.iter().chain(&graph.outputs).filter_map(|info| info.ty.as_ref()).find_map(of_type)
 }
 
-/// The same of a type.
+/// Returns what puts a type out of scope.
 fn of_type(ty: &Type) -> Option<&'static str> {
     match ty {
         Type { sparse: Some(_), .. } => Some("sparse tensors"),

@@ -1,4 +1,4 @@
-//! Where cases come from: a `.tar.gz` archive, or a folder of folders.
+//! The source of cases: a `.tar.gz` archive or a folder of folders.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -20,20 +20,20 @@ pub struct Case {
 /// Cases by name.
 #[derive(Clone, Debug, Default)]
 pub struct Suite {
-    /// All of them.
+    /// All cases.
     pub cases: BTreeMap<String, Case>,
 }
 
 impl Suite {
-    /// The folder of the repository's cases.
+    /// Returns the folder with the repository's cases.
     pub fn public_folder() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/onnx")
     }
 
-    /// The repository's cases.
+    /// Returns the repository's cases.
     ///
     /// # Errors
-    /// What cannot be read.
+    /// If a file cannot be read.
     pub fn public() -> io::Result<Suite> {
         let mut suite = Suite::default();
         for archive in PUBLIC {
@@ -45,7 +45,7 @@ impl Suite {
     /// Reads a suite from an archive (`.tar.gz`) with a folder per case, or from a folder with a folder per case.
     ///
     /// # Errors
-    /// What cannot be read.
+    /// If a file cannot be read.
     pub fn read(path: &Path) -> io::Result<Suite> {
         let mut suite = Suite::default();
         if path.is_dir() {
@@ -68,7 +68,7 @@ impl Suite {
                     _ => None,
                 })
                 .collect();
-            // SUITE/CASE/FILE, where FILE may lie in a folder of its own.
+            // SUITE/CASE/FILE, where FILE can be in a subfolder.
             if let ([_, name, file @ ..], true) = (parts.as_slice(), entry.header().entry_type().is_file()) {
                 let mut bytes = Vec::new();
                 entry.read_to_end(&mut bytes)?;
@@ -78,7 +78,7 @@ impl Suite {
         Ok(suite.with_models())
     }
 
-    /// Without folders that hold no model.
+    /// Removes folders that contain no model.
     fn with_models(mut self) -> Suite {
         self.cases.retain(|_, case| case.files.contains_key("model.onnx"));
         self

@@ -1,17 +1,17 @@
-//! Values of a case's data: tensors, and what ONNX's `SequenceProto` and `OptionalProto` hold.
+//! The values in a case's data: tensors, and the contents of ONNX's `SequenceProto` and `OptionalProto`.
 
 use forebay::{Tensor, Value, ValueInfo};
 use forebay_model::onnx::read_tensor;
 use prost::Message;
 
-/// `SequenceProto`, as far as it holds tensors.
+/// `SequenceProto`, restricted to tensors.
 #[derive(Clone, PartialEq, Message)]
 struct Sequence {
     #[prost(bytes = "vec", repeated, tag = "3")]
     tensors: Vec<Vec<u8>>,
 }
 
-/// `OptionalProto`, as far as it holds a tensor or a sequence.
+/// `OptionalProto`, restricted to a tensor or a sequence.
 #[derive(Clone, PartialEq, Message)]
 struct Optional {
     #[prost(int32, optional, tag = "2")]
@@ -22,10 +22,10 @@ struct Optional {
     sequence: Option<Sequence>,
 }
 
-/// What a file holds, which the model declares to be this.
+/// Reads the value in a file, which has the type that the model declares.
 ///
 /// # Errors
-/// What cannot be read.
+/// If the value cannot be read.
 pub fn read(bytes: &[u8], info: &ValueInfo) -> Result<Value, String> {
     match info.structure {
         None => tensor(bytes).map(Value::Tensor),

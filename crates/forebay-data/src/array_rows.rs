@@ -85,7 +85,7 @@ impl Rows {
     /// Returns consecutive rows.
     ///
     /// # Errors
-    /// As [`Rows::rows`].
+    /// The errors of [`Rows::rows`].
     ///
     /// # Panics
     /// If a row is out of range.
@@ -97,7 +97,7 @@ impl Rows {
     /// some from the start, the middle and the end. The digest does not depend on where the array is stored.
     ///
     /// # Errors
-    /// As [`Rows::rows`].
+    /// The errors of [`Rows::rows`].
     pub(crate) fn add_to(&self, digest: &mut Digest, rows: Range<u64>) -> Result<(), DataError> {
         let (count, ty) = (rows.end - rows.start, self.ty());
         digest.add_kind(ty.data_type, &ty.shape[1..]);

@@ -135,7 +135,7 @@ pub trait Source: Send {
     /// Reads samples in an epoch, for sources whose samples differ from epoch to epoch.
     ///
     /// # Errors
-    /// As [`Source::batch`].
+    /// The errors of [`Source::batch`].
     ///
     /// # Panics
     /// If a sample is out of range.
@@ -563,7 +563,7 @@ pub(crate) fn described(name: &str, data_type: DataType, shape: &[u64]) -> Strin
     format!("{name}: {data_type}{shape:?}")
 }
 
-/// Splits the last axes of one image input into channels and spatial sizes.
+/// Splits the axes of the only image input into channels and spatial sizes.
 ///
 /// # Errors
 /// A message that says what is wrong, unless there is exactly one floating-point input of `spatial_ranks` + 1 axes.

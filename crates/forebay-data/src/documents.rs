@@ -97,7 +97,7 @@ impl Documents {
         })
     }
 
-    /// Opens tables.
+    /// Opens tables of documents.
     #[cfg(feature = "tables")]
     fn open_rows(path: &Path, key: Option<&str>) -> Result<Documents, DataError> {
         let table = crate::tables::open(path)?;
@@ -308,7 +308,7 @@ mod tests {
         let mut documents = Documents::open(path, key).unwrap();
         let (mut place, mut pieces) = (Place::default(), Vec::new());
         while let Some(piece) = documents.piece(place).map_err(|error| error.to_string())? {
-            // From any place on, what comes is the same.
+            // Reading from any position on gives the same pieces.
             let mut other = Documents::open(path, key).unwrap();
             assert_eq!(other.piece(place).unwrap().as_ref(), Some(&piece));
             place = piece.next;

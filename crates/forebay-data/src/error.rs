@@ -85,7 +85,7 @@ pub enum DataError {
         /// The wanted type.
         wanted: DataType,
     },
-    /// Image and label files cannot be paired, or a folder's layout is not understood.
+    /// Image and label files cannot be paired, or a folder's layout is not supported.
     #[error("{}: {reason}", path.display())]
     Layout {
         /// The folder.

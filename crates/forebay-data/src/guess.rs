@@ -32,7 +32,7 @@ pub fn guess(data: &str, image_size: u64) -> Result<Requirements, DataError> {
 /// Returns requirements like [`fn@guess`], for the given way of reading: with a tokenizer, columns of text are sequences, too.
 ///
 /// # Errors
-/// As [`fn@guess`].
+/// The errors of [`fn@guess`].
 pub fn guess_with(data: &str, image_size: u64, reading: &Reading) -> Result<Requirements, DataError> {
     let (path, kind) = kind(data)?;
     let kind = match (kind, &reading.text.tokenizer) {

@@ -26,11 +26,11 @@
 //! | [`archive_set`] | data sets in an `.npz` archive or a folder of `.npy` files |
 //! | [`ragged_set`] | data sets of samples of different sizes |
 //! | [`volume_set`] | data sets of pairs of volumes |
-//! | `image_file` | one image |
+//! | `image_file` | image files |
 //! | [`image_set`] | data sets of images, one folder per class |
 //! | `sound_file`, `sound_set` | one sound; data sets of sounds, one folder per class |
 //! | [`manifest`] | tables of images with their labels |
-//! | [`tar_set`] | tar shards |
+//! | [`tar_set`] | data sets in tar shards |
 //! | `table_files` | which files are tables of columns |
 //! | `table` | columns of tables, with rows in any order |
 //! | `parquet_file` | columns of Parquet files |
@@ -39,9 +39,9 @@
 //! | `table_set` | data sets in tables |
 //! | `text_files` | which files hold text |
 //! | `documents` | text documents, piece by piece |
-//! | `tokens` | text as tokens |
+//! | `tokens` | conversion of text to tokens |
 //! | [`reading`] | options for reading samples |
-//! | `patch_set` | patches of volumes |
+//! | `patch_set` | data sets of patches of volumes |
 //! | `text_set` | data sets of text as sequences of tokens |
 //! | [`fn@open`] | which kind of data set a path names |
 //! | [`fn@guess`] | what a data set holds if no model says what it expects |

@@ -235,7 +235,7 @@ mod tests {
     use crate::{Augmentation, FreeSizes, HeldBytes, npz, open_free};
     use forebay_base::DataType;
 
-    /// Ten samples in a file, of which this many bytes may be in memory.
+    /// Ten samples in a file, of which this many bytes can be in memory.
     fn data(folder: &std::path::Path, held: HeldBytes) -> DataSet {
         let path = folder.join("d.npz");
         let (x, y): (Vec<f32>, Vec<i64>) = ((0..160u8).map(f32::from).collect(), (0..10).collect());
@@ -263,7 +263,7 @@ mod tests {
             let mut reading = loader(HeldBytes::AtMost(0), ahead);
             reading.end_at(9);
             assert_eq!(batches(&mut reading, 0..9), expected, "{ahead}");
-            // A run that goes on in the middle of an epoch, and one that goes back.
+            // A run that resumes in the middle of an epoch, and one that goes back.
             assert_eq!(batches(&mut loader(HeldBytes::AtMost(0), ahead), 5..9), expected[5..], "{ahead}");
             assert_eq!(batches(&mut reading, 2..4), expected[2..4], "{ahead}");
             assert_eq!(reading.data().description().unwrap().held_bytes, 0);

@@ -161,7 +161,7 @@ mod tests {
         Mixing::of(&augmentation, 1).remove(0)
     }
 
-    /// Samples that are everywhere their number.
+    /// Samples whose values all equal their index.
     fn batch(numbers: &[f32], labels: impl Fn(f32) -> Vec<f32>) -> Batch {
         let x: Vec<f32> = numbers.iter().flat_map(|&number| [number; 2 * 6 * 8]).collect();
         let inputs = [("x".to_string(), Tensor::from_f32(&[numbers.len() as u64, 2, 6, 8], &x))].into();
@@ -194,7 +194,7 @@ mod tests {
                 shares.push(labels[0]);
             }
             assert!(shares.iter().any(|&share| share < 0.3) && shares.iter().any(|&share| share > 0.7), "{shares:?}");
-            // In any batch, the same.
+            // The result is the same in any batch.
             let alone = mixing.apply(
                 batch(&[1.0], |number| vec![number, 1.0 - number]),
                 &batch(&[0.0], |number| vec![number, 1.0 - number]),

@@ -75,7 +75,7 @@ pub fn read_from(stream: impl Read, origin: &str) -> Result<Volume, DataError> {
 /// Opens a volume and reads its header. Voxels are read on demand.
 ///
 /// # Errors
-/// As [`read`].
+/// The errors of [`read`].
 pub fn open(path: &Path) -> Result<VoxelStream<Box<dyn Read>>, DataError> {
     let origin = path.display().to_string();
     let file = forebay_limits::open_regular(path).map_err(|error| DataError::io(path, error))?;
@@ -165,7 +165,7 @@ impl<R: Read> VoxelStream<R> {
     /// Skips the next voxels.
     ///
     /// # Errors
-    /// As [`VoxelStream::fill`].
+    /// The errors of [`VoxelStream::fill`].
     pub fn skip(&mut self, count_bytes: u64) -> Result<(), DataError> {
         let read = std::io::copy(&mut self.stream.by_ref().take(count_bytes), &mut std::io::sink());
         match read.map_err(|error| self.failed(error))? {
@@ -334,7 +334,7 @@ fn element_type(code: i16) -> Option<DataType> {
 pub(crate) mod samples {
     use super::*;
 
-    /// An uncompressed file; `elements` are first axis fastest, as in the format.
+    /// Returns an uncompressed file. The first axis of `elements` is the fastest, as in the format.
     pub fn file(code: i16, shape: &[i16], elements: &[u8], slope: f32, intercept: f32) -> Vec<u8> {
         let mut bytes = vec![0u8; 352];
         bytes[..4].copy_from_slice(&348i32.to_le_bytes());

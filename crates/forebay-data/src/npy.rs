@@ -14,7 +14,7 @@ use crate::error::DataError;
 use forebay_base::host_tensor::{Tensor, TensorType, packed_size_bytes};
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
-/// The elements start at a multiple of this.
+/// The elements start at a multiple of this number of bytes.
 const HEADER_ALIGNMENT_BYTES: usize = 64;
 /// The longest header; NumPy itself refuses more than 10,000 characters.
 const HEADER_BYTES_MAX: usize = 10_000;
@@ -182,7 +182,7 @@ pub fn write_to(mut stream: impl Write, array: &Tensor) -> std::io::Result<()> {
     };
     let descr = type_name(array.data_type()).ok_or_else(|| std::io::Error::other("a type that files do not have"))?;
     let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
-    // The newline ends the header, and the elements start on an aligned offset.
+    // The newline ends the header, and the elements start at an aligned offset.
     let unpadded = MAGIC.len() + 4 + header.len() + 1;
     header.push_str(&" ".repeat(unpadded.next_multiple_of(HEADER_ALIGNMENT_BYTES) - unpadded));
     header.push('\n');
@@ -374,7 +374,7 @@ mod tests {
         read_from(bytes, bytes.len() as u64, "a.npy")
     }
 
-    /// A file with the given header text, as other writers make it.
+    /// A file with the given header text, as other programs write it.
     fn file(header: &str, elements: &[u8]) -> Vec<u8> {
         [MAGIC.as_slice(), &[1, 0], &(header.len() as u16).to_le_bytes(), header.as_bytes(), elements].concat()
     }

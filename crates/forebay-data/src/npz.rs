@@ -82,7 +82,7 @@ impl Archive {
         Ok(place.map(|start| (self.path.clone(), start, size_bytes)))
     }
 
-    /// Reads one array.
+    /// Reads an array.
     ///
     /// # Errors
     /// [`DataError::MissingArray`], which lists the names of the arrays, or an error that says what is wrong with the array.
@@ -104,7 +104,7 @@ impl Archive {
         }
         let size_bytes = entry.size();
         let array = npy::read_from(&mut entry, size_bytes, &origin)?;
-        // The checksum is compared at the entry's end.
+        // The checksum is verified at the end of the entry.
         std::io::copy(&mut entry, &mut std::io::sink())
             .map_err(|error| DataError::malformed(origin, format!("corrupt: {error}")))?;
         Ok(array)

@@ -12,8 +12,9 @@ use crate::table_files::format;
 use crate::text_files::text_files;
 use crate::{archive_set, image_set, manifest, pairing, patch_set, sound_set, tar_set, volume_set};
 
-/// Opens `PATH` or `PATH#START..END`: an `.npz` archive, a folder of `.npy` files, of pairs of volumes (NIfTI, NRRD), of images or sounds by class, a table of images
-/// (`.csv`), tar shards (WebDataset), Parquet or Arrow files, or text (`.txt`, `.jsonl`; [`open_with`] says how it becomes tokens).
+/// Opens the data set `PATH` or `PATH#START..END`: an `.npz` archive; a folder of `.npy` files, of pairs of volumes (NIfTI, NRRD), or of
+/// images or sounds by class; a table of images (`.csv`); tar shards (WebDataset); Parquet or Arrow files; or text (`.txt`, `.jsonl`),
+/// which needs the options of [`open_with`] to be converted to tokens.
 ///
 /// # Errors
 /// [`DataError`] naming the path, and what was expected there.

@@ -58,7 +58,7 @@ struct PatchSet {
 /// Opens a folder of pairs. A selection applies to volumes. Volumes are read on demand.
 ///
 /// # Errors
-/// [`DataError`] where files do not pair, the model does not take patches of this size, or the selection fits no volumes.
+/// [`DataError`] if files cannot be paired, the model does not take patches of this size, or the selection does not fit the volumes.
 pub(crate) fn open(
     folder: &Path,
     requirements: &Requirements,
@@ -256,7 +256,7 @@ mod tests {
     use crate::nifti::samples;
     use crate::sampler::Sampler;
 
-    /// Volumes in which each label says where it is: of 5 x 4 x 3 voxels, and of 2 x 4 x 8.
+    /// Volumes in which each label is its own position, with 5 x 4 x 3 and with 2 x 4 x 8 voxels.
     fn folder() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         for (name, shape) in [("a", [5, 4, 3]), ("b", [2, 4, 8i16])] {

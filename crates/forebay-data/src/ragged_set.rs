@@ -1,9 +1,8 @@
-//! A data set of samples of different sizes: a folder with an `.npz` file for each sample, or one archive in which samples lie one behind
-//! the other.
+//! Data sets of samples of different sizes: a folder with an `.npz` file for each sample, or one archive of concatenated samples.
 //!
-//! In a folder, the arrays of a file have the names of the model's inputs, and the labels `y` or `labels`; there is no batch axis, and
-//! samples are in the order of the files' names. In an archive, the first axis of an array `x` goes through all samples, and `x.lengths`
-//! says how much of it each has. Samples of a batch that differ in size are padded, where the caller asks for that.
+//! In a folder, the arrays of a file are named like the model's inputs, and the labels are named `y` or `labels`. There is no batch axis,
+//! and samples are in the order of the files' names. In an archive, all samples are concatenated along the first axis of an array `x`, and
+//! `x.lengths` holds the length of each. Samples of a batch that differ in size are padded if the caller requests it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,10 +19,10 @@ use crate::digest::Digest;
 use crate::error::DataError;
 use crate::npz::Archive;
 
-/// What comes behind an array's name where samples lie one behind the other: how long each is.
+/// The suffix of the array that holds the lengths of concatenated samples.
 const LENGTHS: &str = ".lengths";
 
-/// Sizes that may differ from sample to sample.
+/// Sizes that can differ from sample to sample.
 ///
 /// ```
 /// use forebay_data::FreeSizes;
@@ -34,16 +33,17 @@ const LENGTHS: &str = ".lengths";
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FreeSizes {
-    /// By input: axes of a sample that may have any size.
+    /// For each input, the axes of a sample that can have any size.
     pub axes: BTreeMap<String, Vec<usize>>,
-    /// Sizes are padded to the largest of a batch, and that to a multiple of this. None where samples of a batch must have one size.
+    /// Sizes are padded to the largest one of a batch, rounded up to a multiple of this. `None` if all samples of a batch must have the
+    /// same sizes.
     pub pad_to: Option<u64>,
-    /// The label of places that were padded; none where there can be no such labels, because they would count.
+    /// The label of padded positions. `None` if labels cannot be padded, because all of them count in the loss.
     pub label_padding: Option<i64>,
 }
 
 impl FreeSizes {
-    /// A size with its padding, where no other sample is larger.
+    /// Returns a size with its padding, if no other sample is larger.
     pub fn padded(&self, size: u64) -> u64 {
         size.next_multiple_of(self.pad_to.unwrap_or(1).max(1))
     }
@@ -53,31 +53,31 @@ impl FreeSizes {
     }
 }
 
-/// Where samples are.
+/// The storage of samples.
 enum Samples {
-    /// A file for each.
+    /// A file for each sample.
     Files(Vec<PathBuf>),
-    /// Arrays by name, with the first row of each sample, and one past the last.
+    /// Concatenated samples: arrays by name, with the first row of each sample, and one past the last row.
     Joined { arrays: BTreeMap<String, (Rows, Vec<u64>)>, count: u64 },
 }
 
-/// The samples, and what is known of their sizes.
+/// The samples and their sizes.
 struct RaggedSet {
     path: PathBuf,
     samples: Samples,
     requirements: Requirements,
     free: FreeSizes,
     label_name: &'static str,
-    /// By sample: the shape of each input.
+    /// For each sample, the shape of each input.
     shapes: Vec<Vec<Vec<u64>>>,
-    /// By axis of the labels: the input and its axis whose size it has in every sample.
+    /// For each axis of the labels, the input and its axis whose size it has in every sample.
     ties: Vec<Option<(usize, usize)>>,
 }
 
-/// The files of a folder of samples, in order; empty where it is something else.
+/// Returns the files of a folder of samples, in order; empty if the folder is something else.
 ///
 /// # Errors
-/// A folder that cannot be listed.
+/// [`DataError`] if the folder cannot be listed.
 pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(|error| DataError::io(folder, error))? {
@@ -91,7 +91,7 @@ pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(files)
 }
 
-/// Whether samples of an archive lie one behind the other.
+/// Returns whether an archive holds concatenated samples.
 ///
 /// # Errors
 /// [`DataError`] naming the file.
@@ -99,7 +99,7 @@ pub(crate) fn is_joined(path: &Path) -> Result<bool, DataError> {
     Ok(Archive::open(path)?.names().iter().any(|name| name.ends_with(LENGTHS)))
 }
 
-/// By name: the largest size of every axis of samples. Names that there are not are left out.
+/// Returns, by name, the largest size of samples along every axis. Names without an array are left out.
 ///
 /// # Errors
 /// [`DataError`] naming the file.
@@ -129,7 +129,7 @@ pub(crate) fn largest(path: &Path, names: &[&str]) -> Result<BTreeMap<String, Ve
     Ok(largest)
 }
 
-/// How long the samples of an array are, where the archive says it.
+/// Returns the lengths of an array's samples, if the archive specifies them.
 fn lengths(archive: &mut Archive, name: &str) -> Result<Option<Vec<u64>>, DataError> {
     let name = format!("{name}{LENGTHS}");
     if archive.ty(&name)?.is_none() {
@@ -144,11 +144,11 @@ fn lengths(archive: &mut Archive, name: &str) -> Result<Option<Vec<u64>>, DataEr
     }
 }
 
-/// Opens a folder of samples, or an archive in which they lie one behind the other.
+/// Opens a folder of samples, or an archive of concatenated samples.
 ///
 /// # Errors
-/// [`DataError`] naming the file, array and shape: missing, of a shape that the model does not take, or of a type that cannot be
-/// converted.
+/// [`DataError`] naming the file, the array and the shape if an array is missing, has a shape that the model does not take, or has a type
+/// that cannot be converted.
 pub fn open(
     path: &Path,
     requirements: &Requirements,
@@ -216,7 +216,7 @@ pub fn open(
     Ok(Box::new(set))
 }
 
-/// Reads an archive whose samples lie one behind the other.
+/// Reads an archive of concatenated samples.
 fn joined(path: &Path, requirements: &Requirements, mut held: HeldBytes) -> Result<Samples, DataError> {
     let mut archive = Archive::open(path)?;
     let labels = label_name(&archive.names(), requirements);
@@ -252,7 +252,7 @@ fn joined(path: &Path, requirements: &Requirements, mut held: HeldBytes) -> Resu
 }
 
 impl RaggedSet {
-    /// Names of arrays.
+    /// Returns the names of the arrays.
     fn names(&self) -> Result<Vec<String>, DataError> {
         match &self.samples {
             Samples::Files(files) => files.first().map_or(Ok(Vec::new()), |file| Ok(Archive::open(file)?.names())),
@@ -260,7 +260,7 @@ impl RaggedSet {
         }
     }
 
-    /// What messages call an array of a sample.
+    /// Returns the name of a sample's array in errors.
     fn origin(&self, sample: u64, name: &str) -> String {
         match &self.samples {
             Samples::Files(files) => format!("{}[{name}]", files[sample as usize].display()),
@@ -268,7 +268,7 @@ impl RaggedSet {
         }
     }
 
-    /// Type and shape of an array of a sample.
+    /// Returns the type and shape of a sample's array, and its name in errors.
     fn ty(&self, sample: u64, name: &str) -> Result<(DataType, Vec<u64>, String), DataError> {
         let origin = self.origin(sample, name);
         match &self.samples {
@@ -292,7 +292,7 @@ impl RaggedSet {
         }
     }
 
-    /// Some arrays of a sample.
+    /// Reads some arrays of a sample.
     fn read(&self, sample: u64, names: &[&str]) -> Result<Vec<Tensor>, DataError> {
         match &self.samples {
             Samples::Files(files) => {
@@ -313,7 +313,7 @@ impl RaggedSet {
         }
     }
 
-    /// By input: the sizes of a batch's samples.
+    /// Returns, for each input, the sizes of a batch's samples.
     fn targets(&self, samples: &[u64]) -> Result<Vec<Vec<u64>>, DataError> {
         let mut targets = Vec::with_capacity(self.requirements.inputs.len());
         for (i, input) in self.requirements.inputs.iter().enumerate() {
@@ -336,7 +336,7 @@ impl RaggedSet {
         Ok(targets)
     }
 
-    /// The labels of a sample at the sizes of a batch.
+    /// Returns the labels of a sample, padded to the sizes of the batch.
     fn labels(&self, sample: u64, labels: Tensor, targets: &[Vec<u64>]) -> Result<Tensor, DataError> {
         let origin = self.origin(sample, self.label_name);
         let labels = convert(labels, label_type(&self.requirements), 1.0, &origin)?;
@@ -360,7 +360,7 @@ impl RaggedSet {
     }
 }
 
-/// A tensor at a shape that is nowhere smaller, with more elements at the ends of its axes.
+/// Pads a tensor at the ends of its axes, to a shape that is at least as large along each.
 fn padded(tensor: &Tensor, shape: &[u64], fill: &[u8], origin: &str) -> Result<Tensor, DataError> {
     if tensor.shape() == shape {
         return Ok(tensor.clone());
@@ -476,7 +476,7 @@ mod tests {
         FreeSizes { axes: [("x".to_string(), vec![0])].into(), pad_to, label_padding }
     }
 
-    /// Samples of these lengths: x counts from 1 in each, the labels are the sample's number.
+    /// Samples of these lengths: x counts from 1 in each, and the labels are the sample's index.
     fn samples(lengths: &[u64]) -> Vec<(Tensor, Tensor)> {
         let sample = |(number, &length): (usize, &u64)| {
             let x: Vec<f32> = (1..=2 * length).map(|i| i as f32).collect();
@@ -485,7 +485,7 @@ mod tests {
         lengths.iter().enumerate().map(sample).collect()
     }
 
-    /// The same samples in a folder, and in an archive.
+    /// The same samples, in a folder and in an archive.
     fn written(folder: &Path, lengths: &[u64]) -> [PathBuf; 2] {
         let (files, archive) = (folder.join("samples"), folder.join("joined.npz"));
         std::fs::create_dir(&files).unwrap();

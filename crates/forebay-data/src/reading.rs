@@ -1,11 +1,11 @@
-//! How the samples of a data set are read, where there is a choice.
+//! Options for reading the samples of a data set.
 
 use std::path::PathBuf;
 
 use crate::arrays::HeldBytes;
 use crate::ragged_set::FreeSizes;
 
-/// How samples are read.
+/// The options for reading samples.
 ///
 /// ```
 /// use forebay_data::{HeldBytes, Reading};
@@ -18,11 +18,11 @@ use crate::ragged_set::FreeSizes;
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Reading {
-    /// Sizes that may differ from sample to sample.
+    /// Sizes that can differ from sample to sample.
     pub free: FreeSizes,
-    /// How much of the samples may be in memory.
+    /// How much of the samples can be in memory.
     pub held: HeldBytes,
-    /// How text becomes tokens.
+    /// Options for converting text to tokens.
     pub text: TextOptions,
     /// Patches instead of whole volumes.
     pub patches: Option<Patches>,
@@ -42,30 +42,30 @@ pub struct Reading {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Patches {
-    /// Sizes of a patch, which are those of the model's input.
+    /// The sizes of a patch, which are the sizes of the model's input.
     pub sizes: Vec<u64>,
-    /// Random patches of each volume in an epoch; none for tiles that cover it.
+    /// The number of random patches per volume and epoch; `None` for tiles that cover each volume.
     pub per_volume: Option<u64>,
     /// The seed of random patches.
     pub seed: u64,
-    /// Whole volumes instead, each of its own sizes, read and normalised as for patches: what goes over them in windows takes these. A batch
-    /// has volumes of one size.
+    /// Whether samples are whole volumes instead, each with its own sizes, read and normalised like patches, as sliding-window inference
+    /// needs them. All volumes of a batch have the same sizes.
     pub whole: bool,
 }
 
 impl Patches {
-    /// Tiles of these sizes.
+    /// Creates tiles of these sizes.
     pub fn new(sizes: &[u64]) -> Patches {
         Patches { sizes: sizes.to_vec(), per_volume: None, seed: 0, whole: false }
     }
 
-    /// Whole volumes, for a model that takes patches of these sizes.
+    /// Creates whole volumes, for a model that takes patches of these sizes.
     pub fn volumes(sizes: &[u64]) -> Patches {
         Patches { whole: true, ..Patches::new(sizes) }
     }
 }
 
-/// How text becomes tokens.
+/// Options for converting text to tokens.
 ///
 /// ```
 /// use forebay_data::TextOptions;
@@ -80,8 +80,8 @@ impl Patches {
 pub struct TextOptions {
     /// A `tokenizer.json`, as the Python package `tokenizers` saves it.
     pub tokenizer: Option<PathBuf>,
-    /// The token that comes behind each document; none for the first of the usual ones that the tokenizer has, empty for no token.
+    /// The token that is appended to each document: `None` for the first of the usual ones that the tokenizer has, empty for no token.
     pub end_token: Option<String>,
-    /// What holds the text: the key of a JSON line, or the name of a column. None for `text` or `content`.
+    /// The key in a JSON line, or the column, that holds the text; `None` for `text` or `content`.
     pub key: Option<String>,
 }

@@ -1,11 +1,11 @@
-//! Which samples make up which batch: a function of the seed and the number of the step alone, so that a resumed run sees
-//! the same batches without having kept the order.
+//! Which samples make up which batch. This depends only on the seed and the step's number, so a resumed run sees the same batches without
+//! having saved the order.
 
 use std::collections::BTreeMap;
 
 use forebay_base::random::{SplitMix64, mixed};
 
-/// What tells random numbers of weights from others of the same seed.
+/// Distinguishes the random numbers of weighted sampling from others of the same seed.
 const DRAWN: u64 = 0x7765_6967_6874;
 
 /// Splits a data set into batches, epoch after epoch; the last batch of an epoch may be smaller.
@@ -22,17 +22,17 @@ pub struct Sampler {
     sample_count: u64,
     batch_size: u64,
     seed: Option<u64>,
-    /// By sample: its bucket, where each batch is of one.
+    /// For each sample, its bucket, if each batch comes from one bucket.
     buckets: Option<Vec<u64>>,
-    /// By sample: the sum of the weights up to it, where samples are drawn by weights.
+    /// For each sample, the sum of the weights up to and including its own, if samples are drawn by weight.
     weights: Option<Vec<f64>>,
     steps_per_epoch: u64,
-    /// The batches of the epoch that was asked for last, so that they are made once per epoch.
+    /// The batches of the epoch that was requested last, so that they are computed once per epoch.
     batches: Option<(u64, Vec<Vec<u64>>)>,
 }
 
 impl Sampler {
-    /// A sampler in the data's order, or shuffled again in each epoch where there is a seed.
+    /// Creates a sampler in the order of the data or, with a seed, in an order that is shuffled again in each epoch.
     ///
     /// # Panics
     /// If a count is 0.
@@ -42,8 +42,8 @@ impl Sampler {
         Sampler { sample_count, batch_size, seed, buckets: None, weights: None, steps_per_epoch, batches: None }
     }
 
-    /// The same with batches of samples of one bucket each, of which the last may be smaller. Batches come in the order of their first
-    /// samples, or shuffled where there is a seed.
+    /// Creates a sampler whose batches each have samples of one bucket; the last batch of a bucket may be smaller. Batches are in the order
+    /// of their first samples; with a seed, samples are shuffled.
     ///
     /// ```
     /// use forebay_data::Sampler;
@@ -54,7 +54,7 @@ impl Sampler {
     /// ```
     ///
     /// # Panics
-    /// If there are no samples, or none per batch.
+    /// If there are no samples, or the batch size is 0.
     pub fn by_buckets(buckets: Vec<u64>, batch_size: u64, seed: Option<u64>) -> Sampler {
         let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
         buckets.iter().for_each(|&bucket| *counts.entry(bucket).or_default() += 1);
@@ -63,8 +63,8 @@ impl Sampler {
         Sampler { steps_per_epoch, buckets: Some(buckets), ..sampler }
     }
 
-    /// As many samples in an epoch, each drawn by its weight: with twice the weight, a sample comes twice as often. Some come several times
-    /// in an epoch, and others not at all.
+    /// Creates a sampler that draws samples by weight, as many per epoch as the data has: a sample with twice the weight is drawn twice as
+    /// often. Within an epoch, some samples are drawn several times, and others not at all.
     ///
     /// ```
     /// use forebay_data::Sampler;
@@ -75,7 +75,7 @@ impl Sampler {
     /// ```
     ///
     /// # Panics
-    /// If there are no samples, or none per batch, or a weight is negative or no number, or all are 0.
+    /// If there are no samples, or the batch size is 0, or a weight is negative or not a number, or all are 0.
     pub fn weighted(weights: &[f64], batch_size: u64, seed: u64) -> Sampler {
         assert!(weights.iter().all(|weight| weight.is_finite() && *weight >= 0.0), "weights are numbers from 0 on");
         let sums = weights.iter().scan(0.0, |sum, weight| {
@@ -87,17 +87,17 @@ impl Sampler {
         Sampler { weights: Some(sums), ..Sampler::new(weights.len() as u64, batch_size, Some(seed)) }
     }
 
-    /// Steps in one epoch.
+    /// Returns the number of steps per epoch.
     pub fn steps_per_epoch(&self) -> u64 {
         self.steps_per_epoch
     }
 
-    /// The epoch of a step, both counted from 0.
+    /// Returns the epoch of a step, both counted from 0.
     pub fn epoch(&self, step: u64) -> u64 {
         step / self.steps_per_epoch
     }
 
-    /// The samples of a step, counted from 0 over all epochs.
+    /// Returns the samples of a step, counted from 0 over all epochs.
     pub fn batch(&mut self, step: u64) -> Vec<u64> {
         let (epoch, number) = (step / self.steps_per_epoch, (step % self.steps_per_epoch) as usize);
         if self.seed.is_none() && self.buckets.is_none() {
@@ -113,7 +113,7 @@ impl Sampler {
         batch
     }
 
-    /// Samples drawn by their weights.
+    /// Draws the samples of an epoch by their weights.
     fn drawn(&self, seed: u64, epoch: u64) -> Vec<u64> {
         let sums = self.weights.as_deref().unwrap_or_default();
         let (all, mut random) = (sums.last().copied().unwrap_or(0.0), SplitMix64::of(&[seed, epoch, DRAWN]));
@@ -121,14 +121,14 @@ impl Sampler {
             .map(|_| {
                 let place = random.uniform() * all;
                 let sample = sums.partition_point(|&sum| sum <= place);
-                // The product may be rounded up to the sum; the last sample may have no weight.
+                // The product can be rounded up to the sum, and the weight of the last sample can be 0.
                 let last = sums.partition_point(|&sum| sum < all);
                 sample.min(last) as u64
             })
             .collect()
     }
 
-    /// All batches of an epoch.
+    /// Returns all batches of an epoch.
     fn batches_of(&self, epoch: u64) -> Vec<Vec<u64>> {
         let order = match self.seed {
             Some(seed) if self.weights.is_some() => self.drawn(seed, epoch),
@@ -154,7 +154,7 @@ impl Sampler {
     }
 }
 
-/// A permutation of `0..count`: Fisher-Yates on SplitMix64, a function of its arguments alone.
+/// Returns a permutation of `0..count`, by Fisher-Yates on SplitMix64, that depends only on the arguments.
 pub fn permutation(count: u64, seed: u64, epoch: u64) -> Vec<u64> {
     let mut random = SplitMix64::at(mixed(mixed(seed).wrapping_add(epoch)));
     let mut order: Vec<u64> = (0..count).collect();

@@ -1,4 +1,4 @@
-//! A contact sheet: the samples of a batch as one picture, to see what a model is trained on.
+//! Contact sheets: the samples of a batch as one image, which shows what a model is trained on.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -11,13 +11,13 @@ use crate::batch::Batch;
 use crate::convert::{convert, to_f64};
 use crate::error::DataError;
 
-/// Pixels of a sample along its longer side.
+/// The number of pixels of a sample along its longer side.
 const TILE: u32 = 128;
-/// Pixels between samples.
+/// The number of pixels between samples.
 const GAP: u32 = 4;
-/// Samples in a row, without their label maps.
+/// The most tiles in a row.
 const COLUMNS: u32 = 8;
-/// Colours of classes, the background first.
+/// The colours of classes, with the background first.
 const CLASSES: [[u8; 3]; 8] = [
     [0, 0, 0],
     [31, 95, 168],
@@ -29,19 +29,19 @@ const CLASSES: [[u8; 3]; 8] = [
     [230, 130, 170],
 ];
 
-/// Writes the samples of a batch as a PNG file: the first input with two or three spatial axes, of three the middle of the first. Each
-/// sample goes from black (its least value) to white. A label map of the same sizes stands next to its sample.
+/// Writes the samples of a batch as a PNG file: the first input with two or three spatial axes; of three, the middle plane along the first.
+/// Each sample is scaled from black (its smallest value) to white. A label map of the same sizes is shown next to its sample.
 ///
 /// # Errors
-/// [`DataError`] for samples that are no images, and a file that cannot be written.
+/// [`DataError`] if samples are not images, or the file cannot be written.
 pub fn write(path: &Path, batch: &Batch) -> Result<(), DataError> {
     forebay_files::write(path, &png(batch)?).map_err(|error| DataError::io(path, error))
 }
 
-/// The same picture as the contents of a PNG file.
+/// Returns the same image as the contents of a PNG file.
 ///
 /// # Errors
-/// [`DataError`] for samples that are no images.
+/// [`DataError`] if samples are not images.
 pub fn png(batch: &Batch) -> Result<Vec<u8>, DataError> {
     let image = batch.inputs.values().find(|input| matches!(input.shape().len(), 4 | 5));
     let Some(image) = image else {
@@ -70,14 +70,14 @@ pub fn png(batch: &Batch) -> Result<Vec<u8>, DataError> {
     Ok(bytes.into_inner())
 }
 
-/// Height, width, and the first place of the plane that is shown, of these spatial axes.
+/// Returns the height, the width and the first position of the plane that is shown, for these spatial axes.
 fn plane(spatial: &[u64]) -> (usize, usize, usize) {
     let [height, width] = [spatial[spatial.len() - 2], spatial[spatial.len() - 1]].map(|size| size as usize);
     let middle = if spatial.len() == 3 { spatial[0] as usize / 2 } else { 0 };
     (height, width, middle * height * width)
 }
 
-/// A sample's values as a picture.
+/// Returns a sample's values as an image.
 fn values(image: &Tensor, sample: u64) -> Result<RgbImage, DataError> {
     let row = convert(image.rows(&[sample]), DataType::Float64, 1.0, "the data")?;
     let values = to_f64(&row);
@@ -99,7 +99,7 @@ fn values(image: &Tensor, sample: u64) -> Result<RgbImage, DataError> {
     Ok(RgbImage::from_fn(width as u32, height as u32, pixel))
 }
 
-/// A sample's label map as a picture.
+/// Returns a sample's label map as an image.
 fn classes(labels: &Tensor, sample: u64) -> RgbImage {
     let values = to_f64(&labels.rows(&[sample]));
     let (height, width, start) = plane(&labels.shape()[1..]);
@@ -110,11 +110,11 @@ fn classes(labels: &Tensor, sample: u64) -> RgbImage {
     RgbImage::from_fn(width as u32, height as u32, |x, y| Rgb(color(values[start + y as usize * width + x as usize])))
 }
 
-/// A picture at the size of a tile, with its proportions.
+/// Resizes an image to the size of a tile, keeping its aspect ratio.
 fn grown(picture: &RgbImage, filter: FilterType) -> RgbImage {
     let longer = picture.width().max(picture.height()).max(1);
     let size = |size: u32| (u64::from(size) * u64::from(TILE) / u64::from(longer)).max(1) as u32;
-    // What is enlarged shows its pixels.
+    // Enlarged images show their pixels.
     let filter = if longer <= TILE { FilterType::Nearest } else { filter };
     imageops::resize(picture, size(picture.width()), size(picture.height()), filter)
 }

@@ -1,7 +1,8 @@
-//! One sound: WAV or FLAC, as a model's input.
+//! Sound files, WAV or FLAC, as a model's input.
 //!
-//! Samples are scaled to -1..1 (an integer of n bits is divided by 2^(n-1)). A model that takes one channel gets the mean of all. What is
-//! longer than the input is cut off, and what is shorter is followed by zeros. Nothing is resampled: all sounds of a set have one rate.
+//! Samples are scaled to -1..1 (an integer of n bits is divided by 2^(n-1)). A model that takes one channel gets the mean of all channels.
+//! Sounds that are longer than the input are cut off, and shorter ones are padded with zeros. Nothing is resampled: all sounds of a set
+//! have the same rate.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -13,22 +14,22 @@ use crate::convert::convert;
 use crate::dataset::{InputDescription, LabelKind, Requirements};
 use crate::error::DataError;
 
-/// Whether a name is that of a sound.
+/// Returns whether a file is a sound, by its name.
 pub(crate) fn is_sound(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     matches!(extension.to_ascii_lowercase().as_str(), "wav" | "flac")
 }
 
-/// What a file says of itself.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Format {
-    /// Samples of a second.
+    /// The number of samples per second.
     pub(crate) rate: u32,
-    /// Channels.
+    /// The number of channels.
     pub(crate) channels: u32,
-    /// Bits of a sample.
+    /// The number of bits per sample.
     pub(crate) bits: u32,
-    /// Samples of each channel, where the file says it.
+    /// The number of samples per channel, if the file specifies it.
     pub(crate) length: Option<u64>,
 }
 
@@ -67,7 +68,7 @@ impl Reader {
         }
     }
 
-    /// Up to this many numbers, channel by channel of each sample; an error after how many it came.
+    /// Reads up to this many numbers, with the channels of each sample together. An error comes with how many numbers were read before it.
     fn numbers(&mut self, most: usize) -> Result<Vec<f32>, (usize, String)> {
         fn taken<E: ToString>(
             numbers: impl Iterator<Item = Result<f32, E>>,
@@ -95,15 +96,15 @@ impl Reader {
     }
 }
 
-/// What a file says of itself.
+/// The format of a file.
 ///
 /// # Errors
-/// [`DataError`] naming it.
+/// [`DataError`] naming the file.
 pub(crate) fn format(path: &Path) -> Result<Format, DataError> {
     Reader::open(path).map(|reader| reader.format())
 }
 
-/// What sounds become.
+/// The conversion of sounds to a model's input.
 pub(crate) struct Sounds {
     /// The model's input.
     pub(crate) input: InputDescription,
@@ -115,10 +116,10 @@ pub(crate) struct Sounds {
 }
 
 impl Sounds {
-    /// Sounds of one rate for a model.
+    /// Returns the conversion of sounds of one rate for a model.
     ///
     /// # Errors
-    /// A sentence that says why the model takes no sounds.
+    /// A message that says why the model takes no sounds.
     pub(crate) fn of(requirements: &Requirements, rate: u32) -> Result<Sounds, String> {
         let [input] = requirements.inputs.as_slice() else {
             let count = requirements.inputs.len();
@@ -146,10 +147,10 @@ impl Sounds {
         Ok(Sounds { input: input.clone(), channels, length, input_scale, rate })
     }
 
-    /// Reads a file as far as the input goes.
+    /// Reads as much of a file as the input takes.
     ///
     /// # Errors
-    /// [`DataError`] naming it, and the sample: damaged, of another rate, of other channels.
+    /// [`DataError`] naming the file and the sample if it is damaged or has another rate or number of channels.
     pub(crate) fn read(&self, path: &Path) -> Result<Tensor, DataError> {
         let origin = path.display().to_string();
         let mut reader = Reader::open(path)?;

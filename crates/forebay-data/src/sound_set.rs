@@ -1,4 +1,4 @@
-//! A data set of sounds: a folder with one sub-folder per class, numbered in the order of their names, of WAV and FLAC files.
+//! Data sets of sounds: a folder with one sub-folder of WAV and FLAC files per class, numbered in the order of their names.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,7 +21,7 @@ struct SoundSet {
     first: Format,
 }
 
-/// The sounds of a folder of classes, with their classes, and how many classes there are.
+/// Returns the sounds in a folder of classes, the class of each, and the number of classes.
 fn files(folder: &Path) -> Result<(Vec<PathBuf>, Vec<i64>, usize), DataError> {
     let classes: Vec<PathBuf> = listed(folder)?.into_iter().filter(|path| path.is_dir()).collect();
     let (mut files, mut labels) = (Vec::new(), Vec::new());
@@ -32,18 +32,18 @@ fn files(folder: &Path) -> Result<(Vec<PathBuf>, Vec<i64>, usize), DataError> {
     Ok((files, labels, classes.len()))
 }
 
-/// Whether a folder has sounds in its sub-folders.
+/// Returns whether a folder has sounds in its sub-folders.
 ///
 /// # Errors
-/// A folder that cannot be listed.
+/// [`DataError`] if the folder cannot be listed.
 pub(crate) fn is_sounds(folder: &Path) -> Result<bool, DataError> {
     Ok(!files(folder)?.0.is_empty())
 }
 
-/// Opens a folder of classes. Sounds are read when they are asked for.
+/// Opens a folder of classes. Sounds are read on demand.
 ///
 /// # Errors
-/// [`DataError`] naming the folder where the model takes no sounds, or the first sound that cannot be read.
+/// [`DataError`] naming the folder if the model takes no sounds, or the first sound if it cannot be read.
 pub(crate) fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source>, DataError> {
     let (files, labels, classes) = files(folder)?;
     let first = files.first().ok_or_else(|| DataError::layout(folder, "no sounds in sub-folders, one per class"))?;
@@ -53,10 +53,10 @@ pub(crate) fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn
     Ok(Box::new(SoundSet { classes, files, labels, sounds, first }))
 }
 
-/// The shape of a model's input that takes the first sound of a folder as it is.
+/// Returns the shape of a model's input that takes the first sound of a folder as it is.
 ///
 /// # Errors
-/// [`DataError`] naming the sound that cannot be read.
+/// [`DataError`] naming the sound if it cannot be read.
 pub(crate) fn first_shape(folder: &Path) -> Result<Vec<u64>, DataError> {
     let (files, ..) = files(folder)?;
     let first = files.first().map(|path| format(path)).transpose()?;

@@ -1,4 +1,4 @@
-//! Tables: columns of files, rows in any order.
+//! Tables: columns of files, with rows in any order.
 //!
 //! A column is named by its path in the schema (`image.bytes`). A list of numbers has the same length in every row.
 
@@ -15,24 +15,24 @@ use crate::table_files::Format;
 pub(crate) struct Column {
     /// Its path.
     pub(crate) name: String,
-    /// What its values are; none for types that are not read.
+    /// The kind of its values; `None` for types that are not read.
     pub(crate) kind: Option<Kind>,
     /// Whether a row has a list of values.
     pub(crate) is_list: bool,
-    /// Its number among those of the file.
+    /// Its index among the columns of the file.
     pub(crate) leaf: usize,
 }
 
-/// What values are.
+/// The kind of a column's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Numbers.
     Numbers(DataType),
-    /// Bytes, or text.
+    /// Bytes or text.
     Bytes,
 }
 
-/// The columns in words.
+/// Returns a list of the columns, in words.
 pub(crate) fn listed(columns: &[Column]) -> String {
     let column = |column: &Column| {
         let what = match column.kind {
@@ -45,15 +45,16 @@ pub(crate) fn listed(columns: &[Column]) -> String {
     columns.iter().map(column).collect::<Vec<_>>().join(", ")
 }
 
-/// Rows that follow each other in a file.
+/// Consecutive rows of a file.
 pub(crate) struct Run {
     /// The rows.
     pub(crate) rows: Range<u64>,
-    /// Those that were asked for, each with its place among all that were.
+    /// The requested rows among them, each with its index among all requested rows.
     pub(crate) at: Vec<(u64, usize)>,
 }
 
-/// Rows in the order of the files: the runs in each part, by its number. `part` tells the number of a row's part, and its rows.
+/// Sorts rows into the order of the files. Returns the runs in each part, with the index of the part. `part` returns the index of a row's
+/// part, and the part's rows.
 pub(crate) fn in_order(rows: &[u64], part: &dyn Fn(u64) -> (usize, Range<u64>)) -> Vec<(usize, Vec<Run>)> {
     let mut order: Vec<usize> = (0..rows.len()).collect();
     order.sort_by_key(|&at| rows[at]);
@@ -78,70 +79,71 @@ pub(crate) fn in_order(rows: &[u64], part: &dyn Fn(u64) -> (usize, Range<u64>)) 
     parts
 }
 
-/// Takes the values of a row: first its place among those that were asked for, then where it is.
+/// Receives a row: its index among the requested rows, the bytes of its values, and its name in errors.
 pub(crate) type TakeRow<'a> = &'a mut dyn FnMut(usize, Vec<u8>, String);
 
-/// Files of one schema, one behind the other.
+/// A sequence of files with the same schema.
 pub(crate) trait Files {
-    /// What they are called.
+    /// Returns the format of the files.
     fn format(&self) -> Format;
 
-    /// Where they are.
+    /// Returns the paths of the files.
     fn paths(&self) -> Vec<&Path>;
 
-    /// All rows.
+    /// Returns the number of rows.
     fn rows(&self) -> u64;
 
-    /// What one of these parts of all files is called, what several are, and how many there are.
+    /// Returns the name of a part of the files in the singular and the plural, and the number of parts.
     fn parts(&self) -> (&'static str, &'static str, usize);
 
-    /// The columns in their order.
+    /// Returns the columns in their order.
     fn columns(&self) -> &[Column];
 
-    /// Calls `take` with the values of each row, each of which is below the number of all.
+    /// Calls `take` with the values of each of `rows`, which are all below the number of rows.
     ///
     /// # Errors
-    /// [`DataError`] naming the file, the rows and the byte: damage, a row without a value.
+    /// [`DataError`] naming the file, the rows and the byte if the file is damaged, or a row has no value.
     fn each(&self, column: &Column, rows: &[u64], take: TakeRow) -> Result<(), DataError>;
 }
 
-/// Rows of files.
+/// The rows of all files.
 pub(crate) struct Table(Box<dyn Files + Send>);
 
 impl Table {
-    /// The table of files.
+    /// Creates the table of these files.
     pub(crate) fn of(files: impl Files + Send + 'static) -> Table {
         Table(Box::new(files))
     }
 
-    /// The files in words.
+    /// Returns a description of the files, in words.
     pub(crate) fn described(&self) -> String {
         let (format, files, (part, several, parts)) = (self.name(), self.0.paths().len(), self.0.parts());
         let (end, parts_named) = (if files == 1 { "" } else { "s" }, if parts == 1 { part } else { several });
         format!("{files} {format} file{end} of {parts} {parts_named}")
     }
 
-    /// What the files are called.
+    /// Returns the name of the files' format.
     pub(crate) fn name(&self) -> &'static str {
         self.0.format().name()
     }
 
-    /// The files.
+    /// Returns the paths of the files.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> + Clone {
         self.0.paths().into_iter()
     }
 
-    /// All rows.
+    /// Returns the number of rows.
     pub(crate) fn rows(&self) -> u64 {
         self.0.rows()
     }
 
-    /// The columns in their order.
+    /// Returns the columns in their order.
     pub(crate) fn columns(&self) -> &[Column] {
         self.0.columns()
     }
 
-    /// The column of this name: its path, or the only one below it, or its `bytes` where it has a path, too (as images of `datasets` have).
+    /// Returns the column whose path is `name`, or its `bytes` if it has a path as well (like images of `datasets`), or the only column
+    /// below it.
     pub(crate) fn find(&self, name: &str) -> Option<&Column> {
         let below = |column: &&Column| column.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
         let mut all = self.columns().iter().filter(below);
@@ -150,18 +152,18 @@ impl Table {
         exact(name).or_else(|| exact(&format!("{name}.bytes"))).or(only)
     }
 
-    /// The columns in words.
+    /// Returns a list of the columns, in words.
     pub(crate) fn listed(&self) -> String {
         listed(self.columns())
     }
 
-    /// Rows of a column of numbers, in the order given; `[rows, values of each]`.
+    /// Returns rows of a column of numbers, in the order given, as `[rows, values of each]`.
     ///
     /// # Errors
-    /// [`DataError`] naming the file, the rows and the byte: damage, a row without a value, rows of several lengths.
+    /// [`DataError`] naming the file, the rows and the byte if the file is damaged, a row has no value, or rows differ in length.
     ///
     /// # Panics
-    /// If a row is out of range, or these are no numbers.
+    /// If a row is out of range, or the column does not hold numbers.
     pub(crate) fn numbers(&self, column: &Column, rows: &[u64]) -> Result<Tensor, DataError> {
         let Some(Kind::Numbers(data_type)) = column.kind else { panic!("{} has no numbers", column.name) };
         let mut found: Vec<Vec<u8>> = vec![Vec::new(); rows.len()];
@@ -184,10 +186,10 @@ impl Table {
         Ok(Tensor::new(data_type, &shape, found.concat()).expect("as many bytes as values"))
     }
 
-    /// Rows of a column of bytes, in the order given.
+    /// Returns rows of a column of bytes, in the order given.
     ///
     /// # Errors
-    /// [`DataError`] naming the file, the rows and the byte: damage, a row without a value.
+    /// [`DataError`] naming the file, the rows and the byte if the file is damaged, or a row has no value.
     ///
     /// # Panics
     /// If a row is out of range.

@@ -5,17 +5,17 @@ use std::path::{Path, PathBuf};
 use crate::error::DataError;
 use crate::image_set::listed;
 
-/// A format of tables.
+/// A format of table files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     /// Parquet.
     Parquet,
-    /// Arrow's format for exchange (IPC): files and streams; version 2 of Feather is the same.
+    /// Arrow's IPC format, as files and streams; it is the same as version 2 of Feather.
     Arrow,
 }
 
 impl Format {
-    /// How files of this format are named.
+    /// Returns the extensions of files in this format.
     fn extensions(self) -> &'static [&'static str] {
         match self {
             Format::Parquet => &["parquet"],
@@ -23,7 +23,7 @@ impl Format {
         }
     }
 
-    /// What it is called.
+    /// Returns the name of the format.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Format::Parquet => "Parquet",
@@ -32,10 +32,10 @@ impl Format {
     }
 }
 
-/// The format of the tables that a path names: itself, or files of a folder; none where there are no tables.
+/// Returns the format of the tables that a path names, which is a file or a folder of files; `None` if there are no tables.
 ///
 /// # Errors
-/// A folder that cannot be listed.
+/// [`DataError`] if the folder cannot be listed.
 pub(crate) fn format(path: &Path) -> Result<Option<Format>, DataError> {
     for format in [Format::Parquet, Format::Arrow] {
         if !files(path, format)?.is_empty() {
@@ -45,10 +45,11 @@ pub(crate) fn format(path: &Path) -> Result<Option<Format>, DataError> {
     Ok(None)
 }
 
-/// The files of a format that a path names: itself, or those of a folder in the order of their names; empty where there are none.
+/// Returns the files of a format that a path names: the file itself, or the files of a folder in the order of their names; empty if there
+/// are none.
 ///
 /// # Errors
-/// A folder that cannot be listed.
+/// [`DataError`] if the folder cannot be listed.
 pub(crate) fn files(path: &Path, format: Format) -> Result<Vec<PathBuf>, DataError> {
     let mut found = if path.is_dir() { listed(path)? } else { vec![path.to_path_buf()] };
     let is_one_of = |name: &str| format.extensions().iter().any(|extension| name.eq_ignore_ascii_case(extension));

@@ -1,8 +1,8 @@
-//! A data set in tables, Parquet or Arrow: one file, or a folder of them in the order of their names. A row is a sample.
+//! Data sets in tables, Parquet or Arrow: one file, or a folder of files in the order of their names. A row is a sample.
 //!
-//! An input is the column of its name: numbers, lists of numbers, or the bytes of images. Where there is none, a model with one input of
-//! n numbers takes n columns of numbers, all but the labels, in their order. Labels are the column `y`, `labels` or `label`. Columns of numbers
-//! are in memory as far as is allowed; others are read when a batch comes.
+//! An input is read from the column of its name: numbers, lists of numbers, or the bytes of images. If there is no such column, a model
+//! with one input of n numbers takes n columns of numbers in their order: all but the labels. Labels are in the column `y`, `labels` or
+//! `label`. Columns of numbers are kept in memory as far as allowed; others are read for each batch.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,23 +20,23 @@ use crate::image_file::Images;
 use crate::image_set::one_each;
 use crate::table::{Column, Kind, Table};
 
-/// Columns that hold labels.
+/// The names of columns that hold labels.
 const LABELS: [&str; 3] = ["y", "labels", "label"];
-/// Columns that hold images, where none has the input's name.
+/// The names of columns that hold images if no column has the input's name.
 const IMAGES: [&str; 3] = ["image", "img", "images"];
-/// Rows that are read at once where all are.
+/// The number of rows that are read at once when all rows are read.
 const AT_ONCE: u64 = 65_536;
 
 /// A column of numbers.
 struct Numbers {
     column: Column,
-    /// All of its rows, where they are in memory.
+    /// All of its rows, if they are in memory.
     held: Option<Tensor>,
 }
 
-/// What an input is made of.
+/// The source of an input's values.
 enum Content {
-    /// Numbers of columns, one behind the other.
+    /// The numbers of these columns, concatenated.
     Numbers(Vec<Numbers>),
     /// Images.
     Images(Column, Images),
@@ -46,15 +46,15 @@ struct TableSet {
     table: Table,
     inputs: Vec<Content>,
     labels: Numbers,
-    /// Where labels are words: what the column calls the classes, in their order.
+    /// The names of the classes in order, if labels are words.
     classes: Option<Vec<String>>,
     requirements: Requirements,
 }
 
-/// The data set of a table; columns of numbers are read as far as these bytes go.
+/// Opens the data set of a table. Columns of numbers are read into memory as far as `held` allows.
 ///
 /// # Errors
-/// [`DataError`] naming the file and the column: missing, of the wrong kind or size, damaged.
+/// [`DataError`] naming the file and the column if it is missing, of the wrong kind or size, or damaged.
 pub(crate) fn open(
     path: &Path,
     table: Table,
@@ -124,7 +124,7 @@ pub(crate) fn open(
     Ok(Box::new(TableSet { table, inputs, labels, classes, requirements: requirements.clone() }))
 }
 
-/// Labels that are words: classes in the order of the alphabet.
+/// Reads labels that are words, and numbers them as classes in alphabetical order.
 fn words(
     table: &Table,
     column: Column,
@@ -186,7 +186,7 @@ impl Numbers {
         }
     }
 
-    /// Rows of `count` numbers.
+    /// Reads rows of `count` numbers.
     fn read(&self, table: &Table, rows: &[u64], count: u64) -> Result<Tensor, DataError> {
         if let Some(held) = &self.held {
             return Ok(held.rows(rows));
@@ -205,7 +205,7 @@ impl Numbers {
 }
 
 impl TableSet {
-    /// An input's numbers of some rows, `[rows, count]`.
+    /// Returns an input's numbers in some rows, as `[rows, count]`.
     fn numbers(&self, columns: &[Numbers], rows: &[u64], count: u64, wanted: DataType) -> Result<Tensor, DataError> {
         let scale = scale_for(wanted, self.requirements.input_scale);
         let each = if columns.len() == 1 { count } else { 1 };
@@ -294,13 +294,13 @@ impl Source for TableSet {
     }
 }
 
-/// Some words.
+/// Returns a list of the first few words.
 fn shown(words: &[String]) -> String {
     let more = if words.len() > 5 { ", ..." } else { "" };
     format!("{}{more}", words.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", "))
 }
 
-/// Requirements that fit the columns: the image, where there is one; else each column of numbers but the labels.
+/// Returns requirements that fit the columns: the image if there is one, otherwise each column of numbers but the labels.
 ///
 /// # Errors
 /// [`DataError`] naming the file.

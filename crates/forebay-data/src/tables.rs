@@ -9,7 +9,7 @@ use crate::table_files::{Format, format};
 /// Opens the tables that a path names.
 ///
 /// # Errors
-/// [`DataError`] naming a file that is none, or has other columns than the first; a format that this program was built without.
+/// [`DataError`] naming a file that is not a table or has other columns than the first, or a format that this program was built without.
 pub(crate) fn open(path: &Path) -> Result<Table, DataError> {
     match format(path)? {
         #[cfg(feature = "parquet")]
@@ -20,7 +20,7 @@ pub(crate) fn open(path: &Path) -> Result<Table, DataError> {
     }
 }
 
-/// What to say of a format that this program was built without.
+/// Returns the message about a format that this program was built without.
 fn left_out(format: Format) -> String {
     let name = format.name();
     format!("this program was built without {name} (cargo's feature `{}`)", name.to_lowercase())

@@ -1,8 +1,8 @@
-//! A data set in tar shards, as WebDataset has them: one `.tar` file, or a folder of them in the order of their names.
+//! Data sets in tar shards, in the format of WebDataset: one `.tar` file, or a folder of them in the order of their names.
 //!
-//! Members whose names are the same up to the first dot of the file name are one sample: `000017.jpg` and `000017.cls`. An image (PNG, JPEG,
-//! WebP, TIFF) is the model's only input, or `000017.x.npy` its input `x`; labels are `cls` (a number in text) or `y.npy`. The table of
-//! members is read when the set is opened; what they hold, when a batch comes.
+//! Members whose names are the same up to the first dot of the file name form a sample: `000017.jpg` and `000017.cls`. An image (PNG, JPEG,
+//! WebP, TIFF) is the model's only input, or `000017.x.npy` is its input `x`. Labels are `cls` (a number in text) or `y.npy`. The table of
+//! members is read when the set is opened, and their contents for each batch.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,10 +20,10 @@ use crate::error::DataError;
 use crate::image_file::{Images, is_image};
 use crate::npy;
 
-/// No member is larger.
+/// The largest member.
 const MEMBER_BYTES_MAX: u64 = 4 << 30;
 
-/// Where something of a sample is.
+/// The position of a member.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Member {
     shard: u32,
@@ -31,7 +31,7 @@ struct Member {
     size_bytes: u64,
 }
 
-/// A sample: the members of the inputs in their order, and of the labels.
+/// A sample: the members that hold the inputs, in their order, and the labels.
 struct Sample {
     key: String,
     inputs: Vec<Member>,
@@ -41,17 +41,17 @@ struct Sample {
 struct TarSet {
     shards: Vec<(PathBuf, File)>,
     samples: Vec<Sample>,
-    /// Where inputs are images.
+    /// The conversion of images, if inputs are images.
     images: Option<Images>,
-    /// Whether labels are text.
+    /// Whether labels are numbers in text.
     has_classes: bool,
     requirements: Requirements,
 }
 
-/// Whether a path is a shard, or a folder of them.
+/// Returns whether a path is a shard or a folder of shards.
 ///
 /// # Errors
-/// A folder that cannot be listed.
+/// [`DataError`] if the folder cannot be listed.
 pub(crate) fn is_shards(path: &Path) -> Result<bool, DataError> {
     Ok(if path.is_dir() { !shards(path)?.is_empty() } else { is_tar(path) })
 }
@@ -176,7 +176,7 @@ impl TarSet {
         Ok(bytes)
     }
 
-    /// An array of a sample.
+    /// Reads an array of a sample.
     fn array(&self, sample: &Sample, member: Member, shape: &[u64]) -> Result<Tensor, DataError> {
         let origin = self.origin(sample, member);
         let bytes = self.bytes(member, &origin)?;

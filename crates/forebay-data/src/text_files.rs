@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 
 use crate::error::DataError;
 
-/// Whether a name is that of a file of documents.
+/// Returns whether a file holds documents, by its name.
 fn is_text(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     matches!(extension, "txt" | "jsonl" | "ndjson")
 }
 
-/// The files that a path names: itself, or those of a folder in the order of their names; empty where there are none.
+/// Returns the files that a path names: the file itself, or the files of a folder in the order of their names; empty if there are none.
 ///
 /// # Errors
-/// A folder that cannot be listed.
+/// [`DataError`] if the folder cannot be listed.
 pub(crate) fn text_files(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     if !path.is_dir() {
         return Ok(Some(path.to_path_buf()).into_iter().filter(|path| is_text(path)).collect());

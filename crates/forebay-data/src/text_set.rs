@@ -1,8 +1,8 @@
-//! A data set of text as sequences of tokens: documents one behind the other, cut into sequences of the model's length. The labels are the
-//! tokens that come next.
+//! Data sets of text as sequences of tokens: documents are concatenated and cut into sequences of the model's length. The labels are the
+//! next tokens.
 //!
-//! Texts are tokenized once when the set is opened, which counts the tokens and notes where about every 4096th one is. So any sequence can be
-//! read in any order, and what is in memory is those places, and tokens that are kept as far as is allowed.
+//! Texts are tokenized once when the set is opened, to count the tokens and record the position of about every 4096th one. Sequences can
+//! therefore be read in any order. Only these positions are in memory, and as many tokens as allowed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,27 +21,27 @@ use crate::error::DataError;
 use crate::reading::TextOptions;
 use crate::tokens::Tokens;
 
-/// About as many tokens are between two places that are noted.
+/// The approximate number of tokens between two recorded positions.
 const CHUNK_TOKENS: u64 = 4096;
-/// Bytes of text that are tokenized at once.
+/// The number of bytes of text that are tokenized at once.
 const AT_ONCE_BYTES: usize = 1 << 20;
-/// Less text is not worth a second thread.
+/// Less text than this is not worth another thread.
 const THREAD_BYTES_MIN: usize = 64 << 10;
 
-/// Where the first token of a sequence is.
+/// The position of the first token of a sequence.
 struct Mark {
     /// The piece.
     place: Place,
-    /// Tokens of the piece before it.
+    /// The number of tokens before it in the piece.
     skip: u32,
 }
 
-/// What an input gets.
+/// The contents of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// The tokens.
     Tokens,
-    /// Ones: every place counts.
+    /// Ones, because every position counts.
     Mask,
     /// 0, 1, 2, ...
     Positions,
@@ -54,22 +54,23 @@ struct TextSet {
     tokens: Tokens,
     roles: Vec<Role>,
     requirements: Requirements,
-    /// Tokens of a sequence.
+    /// The number of tokens in a sequence.
     length: u64,
-    /// Sequences from one mark to the next.
+    /// The number of sequences from one mark to the next.
     per_mark: u64,
     marks: Vec<Mark>,
     token_count: u64,
-    /// By mark: its tokens, and one more.
+    /// For each mark, its tokens and one more.
     kept: BTreeMap<u64, Arc<[u32]>>,
     kept_bytes: u64,
     kept_bytes_max: u64,
 }
 
-/// Opens files of text, and tokenizes them once.
+/// Opens files of text and tokenizes them once.
 ///
 /// # Errors
-/// [`DataError`] naming the file and the byte; no tokenizer; a model that takes no tokens; less than a sequence of text.
+/// [`DataError`] naming the file and the byte, or if there is no tokenizer, the model takes no tokens, or there is less text than one
+/// sequence.
 pub fn open(
     path: &Path,
     requirements: &Requirements,
@@ -96,7 +97,7 @@ pub fn open(
         kept_bytes_max: held.bytes(),
     };
     set.count()?;
-    // Places come first: tokens can be made again.
+    // Marks take precedence: tokens can be computed again.
     set.keep_at_most(held.bytes().saturating_sub(set.marks_bytes()), 0);
     if set.sample_count() == 0 {
         let reason = format!(
@@ -108,10 +109,10 @@ pub fn open(
     Ok(Box::new(set))
 }
 
-/// What the inputs get, and how long sequences are.
+/// Returns the contents of the inputs, and the length of sequences.
 ///
 /// # Errors
-/// A sentence that says why the model takes no text.
+/// A message that says why the model takes no text.
 fn roles(requirements: &Requirements) -> Result<(Vec<Role>, u64), String> {
     let role = |name: &str| match name {
         "attention_mask" => Role::Mask,
@@ -159,12 +160,12 @@ impl TextSet {
         (self.marks.len() * size_of::<Mark>()) as u64
     }
 
-    /// Tokens from one mark to the next.
+    /// Returns the number of tokens from one mark to the next.
     fn mark_tokens(&self) -> u64 {
         self.per_mark * self.length
     }
 
-    /// Goes through all texts: counts tokens, notes where they are, and keeps them as far as is allowed.
+    /// Goes through all texts to count tokens and record their positions, and keeps tokens as far as allowed.
     fn count(&mut self) -> Result<(), DataError> {
         let mut place = Place::default();
         let mut pending: Vec<u32> = Vec::new();
@@ -200,7 +201,7 @@ impl TextSet {
         Ok(())
     }
 
-    /// Keeps tokens where there is room.
+    /// Keeps tokens if there is room.
     fn keep(&mut self, mark: u64, tokens: Arc<[u32]>) {
         let bytes = 4 * tokens.len() as u64;
         if self.kept_bytes + bytes <= self.kept_bytes_max && self.kept.insert(mark, tokens).is_none() {
@@ -208,7 +209,7 @@ impl TextSet {
         }
     }
 
-    /// The tokens from a mark to the next one, and one more where there is one.
+    /// Returns the tokens from a mark to the next one, and one more if there is one.
     fn of_mark(&mut self, number: u64) -> Result<Arc<[u32]>, DataError> {
         if let Some(tokens) = self.kept.get(&number) {
             return Ok(tokens.clone());
@@ -229,7 +230,7 @@ impl TextSet {
         Ok(tokens)
     }
 
-    /// An input of this many sequences.
+    /// Returns an input for these sequences.
     fn input(&self, role: Role, data_type: DataType, name: &str, sequences: &[Vec<i64>]) -> Result<Tensor, DataError> {
         let length = self.length as usize;
         let values: Vec<i64> = match role {
@@ -247,7 +248,7 @@ impl TextSet {
     }
 }
 
-/// The tokens of pieces, made on as many threads as the machine has.
+/// Tokenizes pieces, on up to as many threads as the machine has.
 fn tokenized(tokens: &Tokens, pieces: &[(Place, Piece)], bytes: usize) -> Result<Vec<Vec<u32>>, DataError> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = threads.min(bytes.div_ceil(THREAD_BYTES_MIN)).max(1);
@@ -300,7 +301,7 @@ impl Source for TextSet {
     }
 
     fn sample_count(&self) -> u64 {
-        // The last label is the token behind the sequence.
+        // The last label is the token after the sequence.
         self.token_count.saturating_sub(1) / self.length
     }
 

@@ -1,4 +1,4 @@
-//! Text as tokens: what a `tokenizer.json` says, read by the crate `tokenizers`.
+//! Conversion of text to tokens, as a `tokenizer.json` specifies, by the crate `tokenizers`.
 
 use std::path::{Path, PathBuf};
 
@@ -6,9 +6,9 @@ use tokenizers::Tokenizer;
 
 use crate::error::DataError;
 
-/// No description of a tokenizer is longer.
+/// The largest description of a tokenizer.
 const FILE_BYTES_MAX: u64 = 256 << 20;
-/// What ends a document, where nothing else is asked for: the first of these that there is.
+/// The tokens that usually end a document. If no token is given, the first of these that the tokenizer has is used.
 const END_TOKENS: [&str; 5] = ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]"];
 
 /// A tokenizer, and the token that ends a document.
@@ -19,17 +19,16 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// Reads a `tokenizer.json`. `end` is the token that comes behind each document; none for the usual one, and no such token where it is
-    /// empty.
+    /// Reads a `tokenizer.json`. `end` is the token that is appended to each document: `None` for the usual one, empty for no token.
     ///
     /// # Errors
-    /// [`DataError`] naming the file: one that is no tokenizer, or does not have the token.
+    /// [`DataError`] naming the file if it is not a tokenizer, or does not have the token.
     pub(crate) fn open(path: &Path, end: Option<&str>) -> Result<Tokens, DataError> {
         let bytes = forebay_limits::read(path, FILE_BYTES_MAX, 4).map_err(|error| DataError::io(path, error))?;
         let origin = path.display().to_string();
         let mut tokenizer = Tokenizer::from_bytes(&bytes)
             .map_err(|error| DataError::malformed(&origin, format!("not a readable tokenizer: {error}")))?;
-        // What a file says of single texts has no meaning for packed ones.
+        // Truncation and padding are meant for single texts, not for packed ones.
         let no_truncation = tokenizer.with_truncation(None).map(|_| ());
         no_truncation.map_err(|error| DataError::malformed(&origin, error.to_string()))?;
         tokenizer.with_padding(None);
@@ -46,25 +45,25 @@ impl Tokens {
         Ok(Tokens { path: path.to_path_buf(), tokenizer, end })
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How many tokens there are.
+    /// Returns the number of tokens in the vocabulary.
     pub(crate) fn vocabulary(&self) -> usize {
         self.tokenizer.get_vocab_size(true)
     }
 
-    /// What ends a document.
+    /// Returns the token that ends a document.
     pub(crate) fn end(&self) -> Option<&str> {
         self.end.as_ref().map(|(token, _)| token.as_str())
     }
 
-    /// Appends the tokens of a text, and where it ends a document, the token for that. An empty text has none.
+    /// Appends the tokens of a text, followed by the end token if the text is the last of a document. An empty text has no tokens.
     ///
     /// # Errors
-    /// What the tokenizer says.
+    /// [`DataError`] with the tokenizer's error.
     pub(crate) fn push(&self, text: &str, is_last: bool, tokens: &mut Vec<u32>) -> Result<(), DataError> {
         let failed = |error: tokenizers::Error| {
             DataError::malformed(self.path.display().to_string(), format!("it cannot tokenize a text: {error}"))

@@ -1,43 +1,43 @@
-//! Cropping, padding and normalising volumes, so that volumes of any size meet a model of one size.
+//! Cropping, padding and normalising volumes, so that volumes of any size fit a model's input.
 //!
-//! Volumes are read as they come, and only what lies in the model's box is kept, as the file stores it: so a sample takes memory
-//! for what the model sees of it, however large the file is.
+//! Volumes are read as streams, and only the elements in the model's box are kept, as stored in the file. A sample therefore takes only the
+//! memory of what the model sees of it, however large the file is.
 
 use std::io::Read;
 
 use crate::error::DataError;
 use crate::nifti::{Header, VoxelStream};
 
-/// Bytes of a file that are in memory at once while it is read, as far as a plane is no larger.
+/// The most bytes of a file that are in memory at once while it is read, unless a plane is larger.
 const SLAB_BYTES_MAX: usize = 4 << 20;
-/// Planes that are put in their places at once.
+/// The most planes that are processed at once.
 const SLAB_PLANES_MAX: usize = 16;
-/// Axes of a box; those that a model does not have are of size 1.
+/// The number of axes of a box. Axes that a model does not have are of size 1.
 const AXES: usize = 3;
 
-/// Where a row of `n` lands in a row of `m`: (first source index, first target index, count).
+/// Returns the position of a row of `n` in a row of `m`: (first source index, first target index, count).
 fn fitted_axis(n: usize, m: usize) -> (usize, usize, usize) {
     if n >= m { ((n - m) / 2, 0, m) } else { (0, (m - n) / 2, n) }
 }
 
-/// What a model's box holds of a volume. Where a size n of the volume is at least the box's m, it begins at (n - m) div 2; where n
-/// is less, zeros stand around it, (m - n) div 2 before and the rest after.
+/// The part of a volume that lies in a model's box. If the volume's size n along an axis is at least the box's size m, the box begins at (n
+/// - m) div 2. If n is less, the volume is padded with zeros: (m - n) div 2 before and the rest after.
 pub struct Boxed {
     header: Header,
-    /// By axis: first source index, first target index, count.
+    /// For each axis: the first source index, the first target index, and the count.
     axes: [(usize, usize, usize); AXES],
-    /// Sizes of the box.
+    /// The sizes of the box.
     to: [usize; AXES],
-    /// Elements that lie in the box as they are stored: by channel, then row-major.
+    /// The elements in the box, as stored in the file: by channel, then row-major.
     elements: Vec<u8>,
 }
 
 impl Boxed {
-    /// Reads a volume of these spatial sizes, once for each channel, into a box of as many axes. `look` sees every voxel of the
-    /// file: its row-major index in its channel, and its value. It is not called where there is none.
+    /// Reads `channels` channels of a volume with the spatial sizes `from` into a box with the same number of axes. `look`, if given, is
+    /// called for every voxel of the file, with its row-major index in its channel and its value.
     ///
     /// # Errors
-    /// What is wrong with the file, no memory for the box, or what `look` says.
+    /// [`DataError`] that says what is wrong with the file or that there is no memory for the box, or an error of `look`.
     pub fn read<R: Read>(
         mut stream: VoxelStream<R>,
         from: &[u64],
@@ -56,7 +56,7 @@ impl Boxed {
         let mut elements = forebay_limits::buffer(kept as u64).map_err(failed)?;
         elements.resize(kept, 0);
         let mut boxed = Boxed { header, axes, to, elements };
-        // A plane that is too large for a slab comes row by row.
+        // A plane that is too large for a slab is read row by row.
         let (row_bytes, plane_bytes) = (from[0] * element_bytes, from[0] * from[1] * element_bytes);
         let (rows, planes) = match SLAB_BYTES_MAX / plane_bytes.max(1) {
             0 => (1, 1),
@@ -67,7 +67,7 @@ impl Boxed {
         for channel in 0..channels {
             let mut plane = 0;
             while plane < from[2] {
-                // Planes outside of the box are never looked at, so they need no place.
+                // Without `look`, planes outside the box are not needed, so they are skipped.
                 let outside = if plane < first { first - plane } else { from[2] - plane };
                 if look.is_none() && !(first..first + count).contains(&plane) {
                     stream.skip((outside * plane_bytes) as u64)?;
@@ -90,7 +90,7 @@ impl Boxed {
         Ok(boxed)
     }
 
-    /// Has every voxel of a slab looked at.
+    /// Calls `look` for every voxel of a slab.
     fn show(
         &self,
         slab: &[u8],
@@ -111,7 +111,7 @@ impl Boxed {
         Ok(())
     }
 
-    /// Keeps what lies in the box.
+    /// Keeps the elements in the box.
     fn keep(&mut self, slab: &[u8], part: &Part, from: [usize; AXES], channel: usize) {
         match self.header.data_type.size_bytes() {
             1 => self.keep_elements::<1>(slab, part, from, channel),
@@ -131,7 +131,7 @@ impl Boxed {
         }
         for j in part.row.max(first_j)..(part.row + part.rows).min(first_j + count_j) {
             for i in 0..count_i {
-                // Along the last axis the box is packed, and the slab has a plane from one voxel to the next.
+                // Along the last axis, the box is contiguous, and voxels of the slab are a plane apart.
                 let at = ((i * count_j + j - first_j) * count_k + low_k - first_k) * SIZE;
                 let target = &mut kept[at..][..(high_k - low_k) * SIZE];
                 let place = |k: usize| (((k - part.plane) * part.rows + j - part.row) * from[0] + first_i + i) * SIZE;
@@ -161,8 +161,8 @@ impl Boxed {
         }
     }
 
-    /// Appends a channel as float32 of mean 0 and deviation 1: (x - mean) / standard deviation of all values of the box, in float64,
-    /// rounded. All zeros where every value is the same.
+    /// Appends a channel as float32 with mean 0 and deviation 1: (x - mean) / standard deviation over all values of the box, computed in
+    /// float64 and rounded. The result is all zeros if all values are the same.
     pub fn push_normalised(&self, channel: usize, bytes: &mut Vec<u8>) {
         let count = self.to.iter().product::<usize>() as f64;
         let (mut sum, mut squares) = (0.0, 0.0);
@@ -177,15 +177,15 @@ impl Boxed {
     }
 }
 
-/// A part of a channel that is in memory.
+/// The part of a channel that is in memory.
 struct Part {
     /// Its first plane.
     plane: usize,
-    /// Planes.
+    /// The number of planes.
     depth: usize,
     /// Its first row in each plane.
     row: usize,
-    /// Rows of each plane.
+    /// The number of rows in each plane.
     rows: usize,
 }
 
@@ -255,13 +255,13 @@ mod tests {
         }
     }
 
-    /// A plane of more than a slab comes row by row, and every voxel is seen once, whether the box keeps it or not.
+    /// A plane that is larger than a slab is read row by row, and every voxel is visited once, whether the box keeps it or not.
     #[test]
     fn large_planes_are_read_row_by_row() {
         let folder = tempfile::tempdir().unwrap();
         let (from, to) = ([3000, 1500, 2], [2, 2, 2]);
         let mut elements = vec![0u8; 9_000_000];
-        // Voxel (1499, 750, 1) is the last row's of the box.
+        // Voxel (1499, 750, 1) is in the last row of the box.
         elements[(1500 + 750) * 3000 + 1499] = 7;
         let seen = std::cell::Cell::new((0usize, 0usize));
         let look = |index: usize, value: f64| {

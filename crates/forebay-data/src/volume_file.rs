@@ -1,4 +1,4 @@
-//! Files of volumes: NIfTI or NRRD, by their names.
+//! Volume files, NIfTI or NRRD, depending on their names.
 
 use std::io::Read;
 use std::path::Path;
@@ -7,17 +7,17 @@ use crate::error::DataError;
 use crate::nifti::{self, VoxelStream};
 use crate::nrrd;
 
-/// The name without its extension; none where it is no file of a volume.
+/// Returns the name without its extension, or `None` if the file is not a volume.
 pub(crate) fn stem(path: &Path) -> Option<&str> {
     nifti::stem(path).or_else(|| nrrd::stem(path))
 }
 
-/// What kind of file it is, in a word.
+/// Returns the name of the file's format.
 pub(crate) fn format(path: &Path) -> &'static str {
     if nrrd::stem(path).is_some() { "NRRD" } else { "NIfTI" }
 }
 
-/// Opens a volume and reads its header; the voxels come when they are asked for.
+/// Opens a volume and reads its header. Voxels are read on demand.
 ///
 /// # Errors
 /// [`DataError`] naming the file.

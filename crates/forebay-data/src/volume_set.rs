@@ -1,5 +1,5 @@
-//! A data set of pairs of volumes, NIfTI or NRRD: images are cropped or padded to the model's input and normalised over that box; labels are
-//! cropped or padded alike. [`crate::pairing`] says which files belong together.
+//! Data sets of pairs of volumes, NIfTI or NRRD. Images are cropped or padded to the model's input and normalised over that box; labels are
+//! cropped or padded in the same way. [`crate::pairing`] determines which files belong together.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,20 +20,20 @@ use crate::volume::Boxed;
 use crate::volume_file;
 use forebay_base::Tensor;
 
-/// Decoded samples are kept up to this many bytes, so that small sets are read once.
+/// The most bytes of decoded samples that are kept, so that small sets are read only once.
 const CACHE_BYTES_MAX: u64 = 1 << 30;
 
-/// A sample as it is kept.
+/// A sample that is kept in memory.
 struct Sample {
     image: Tensor,
     labels: Labels,
 }
 
-/// Labels of a sample, in as few bytes as they need.
+/// The labels of a sample, in as few bytes as they need.
 enum Labels {
-    /// Each in a byte.
+    /// One byte for each label.
     Bytes(Vec<u8>),
-    /// As batches have them.
+    /// Labels in the form that batches have.
     Whole(Tensor),
 }
 
@@ -51,15 +51,15 @@ impl Labels {
     }
 }
 
-/// How a pair is read.
+/// The reader of a pair.
 pub(crate) struct VolumeReader {
-    /// The model's input, with the sizes of the box that is read.
+    /// The model's input, with the sizes of the box to read.
     pub(crate) input: InputDescription,
-    /// Factor for its values.
+    /// The factor by which its values are multiplied.
     pub(crate) input_scale: f64,
-    /// Its channels.
+    /// The number of its channels.
     pub(crate) channels: u64,
-    /// Sizes of the box.
+    /// The sizes of the box.
     pub(crate) spatial: Vec<u64>,
 }
 
@@ -67,17 +67,17 @@ pub(crate) struct VolumeReader {
 struct VolumeSet {
     pairs: Vec<Pair>,
     reader: VolumeReader,
-    /// Samples that were read before.
+    /// The samples that are kept.
     cache: BTreeMap<u64, Arc<Sample>>,
     cached_bytes: u64,
-    /// The most that is kept.
+    /// The most bytes that are kept.
     cache_bytes_max: u64,
 }
 
-/// Opens a folder of pairs. Volumes are read when they are asked for.
+/// Opens a folder of pairs. Volumes are read on demand.
 ///
 /// # Errors
-/// [`DataError::Layout`] where files do not pair, or the model does not take volumes.
+/// [`DataError::Layout`] if files cannot be paired, or the model does not take volumes.
 pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source>, DataError> {
     let (input, channels, spatial) = image_input(requirements, &[1, 2, 3], "a folder of pairs of volumes")
         .map_err(|reason| DataError::layout(folder, reason))?;
@@ -100,12 +100,12 @@ pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source
 }
 
 impl VolumeReader {
-    /// Image and labels of one sample.
+    /// Reads the image and the labels of a sample.
     ///
     /// # Errors
-    /// [`DataError`] naming the file: damaged, of other sizes or channels.
+    /// [`DataError`] naming the file if it is damaged, or has other sizes or another number of channels.
     pub(crate) fn read(&self, pair: &Pair) -> Result<(Tensor, Tensor), DataError> {
-        // Headers come first: what does not fit is found before any voxel is read.
+        // Headers are read first, so that misfits are found before any voxel is read.
         let mut files = Vec::new();
         let mut grid: Option<Vec<u64>> = None;
         for path in &pair.images {
@@ -136,7 +136,7 @@ impl VolumeReader {
         Ok((image, self.read_labels(&pair.labels, &grid)?))
     }
 
-    /// An empty buffer for boxes of this type.
+    /// Returns an empty buffer for boxes of this type.
     fn buffer(&self, data_type: DataType, channels: u64, origin: &str) -> Result<Vec<u8>, DataError> {
         let sizes = self.spatial.iter().fold(channels, |product, &size| product.saturating_mul(size));
         let bytes = forebay_limits::buffer(sizes.saturating_mul(data_type.size_bytes()));
@@ -152,7 +152,7 @@ impl VolumeReader {
             let expected = format!("the image's sizes {grid:?}");
             return Err(DataError::Shape { origin, found: header.shape.clone(), expected });
         }
-        // All of these fit as they are; others are looked at one by one.
+        // All values of these types fit; values of other types are checked one by one.
         let always_integers = !header.data_type.is_float() && header.data_type != DataType::UInt64;
         let look = |index: usize, value: f64| match value == (value as i64) as f64 {
             true => Ok(()),
@@ -168,10 +168,10 @@ impl VolumeReader {
         Ok(Tensor::new(DataType::Int64, &self.spatial, bytes).expect("as many bytes as the box has"))
     }
 
-    /// Spatial sizes of a file's axes, and how many channels its further axes make.
+    /// Returns the spatial sizes of a file's axes, and the number of channels in its further axes.
     ///
     /// # Errors
-    /// [`DataError`] naming the file, where it has too many axes.
+    /// [`DataError`] naming the file if it has too many axes.
     pub(crate) fn grid(&self, shape: &[u64], path: &Path) -> Result<(Vec<u64>, usize), DataError> {
         let rank = self.spatial.len();
         let mut sizes = shape.to_vec();
@@ -189,7 +189,7 @@ impl VolumeReader {
 }
 
 impl VolumeSet {
-    /// The labels of samples as a batch.
+    /// Returns the labels of samples as a batch.
     fn labels(&self, samples: &[Arc<Sample>]) -> Result<Tensor, DataError> {
         if let [Sample { labels: Labels::Whole(labels), .. }] = samples.iter().map(Arc::as_ref).collect::<Vec<_>>()[..]
         {
@@ -238,7 +238,7 @@ impl Source for VolumeSet {
                     let (image, labels) = self.reader.read(&self.pairs[*sample as usize])?;
                     let found = Arc::new(Sample { image, labels: Labels::new(labels) });
                     let size_bytes = found.image.bytes().len() as u64 + found.labels.size_bytes();
-                    // What is kept must not be missing elsewhere: as much has to be free as the next sample takes.
+                    // Samples are kept only while memory is plentiful: as much has to be free as the next sample takes.
                     let is_room = forebay_limits::check(2 * size_bytes, forebay_limits::Use::Private).is_ok();
                     if self.cached_bytes + size_bytes <= self.cache_bytes_max && is_room {
                         self.cached_bytes += size_bytes;
@@ -258,9 +258,9 @@ impl Source for VolumeSet {
     fn keep_at_most(&mut self, bytes: u64, count: u64) {
         let voxels = self.reader.spatial.iter().fold(1, |product: u64, &size| product.saturating_mul(size));
         let values = voxels.saturating_mul(self.reader.channels * self.reader.input.data_type.size_bytes());
-        // Labels take a byte each; where one of a sample needs more, that sample may not be kept.
+        // Labels take a byte each; a sample with a label that needs more may not be kept.
         let sample_bytes = values.saturating_add(voxels);
-        // A part of a set would be kept for nothing: samples come in turn.
+        // Keeping only a part of a set would be useless, because samples are read in turn.
         let fits = sample_bytes.saturating_mul(count) <= bytes;
         self.cache_bytes_max = if fits { bytes.min(CACHE_BYTES_MAX) } else { 0 };
         if !fits {
@@ -326,7 +326,7 @@ mod tests {
         }
         let mut set = open(folder.path(), &requirements(1)).unwrap();
         let first = set.batch(&[0, 1]).unwrap();
-        // Two samples of 16 voxels with 5 bytes each. What is kept is not read again.
+        // Two samples of 16 voxels with 5 bytes each. Kept samples are not read again.
         set.keep_at_most(160, 2);
         std::fs::rename(folder.path().join("a.nii"), folder.path().join("away")).unwrap();
         assert_eq!(set.batch(&[0, 1]).unwrap(), first);

@@ -1,5 +1,5 @@
-//! The contract that every device keeps, as functions of a device: each device's crate runs all of them on its own. They panic
-//! where the device breaks it; `name` says in the message which device it is.
+//! The contract that every device must keep, as functions that take a device; the crate of each device runs all of them on its device. They
+//! panic if the device breaks the contract; `name` identifies the device in the message.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use forebay_device::{Device, DeviceError, IndexFault};
 /// Bytes in a mebibyte.
 pub const MIB: u64 = 1 << 20;
 
-/// Makes a test of each function of the suite that `$devices` go through.
+/// Makes a test of each listed function of the suite, which runs on all `$devices`.
 #[macro_export]
 macro_rules! contract {
     ($devices:expr; $($test:ident),* $(,)?) => {
@@ -30,13 +30,13 @@ pub use contract;
 
 /// A device with a stream and a reservation whose tiles are all mapped.
 pub struct Bench {
-    /// Bytes of a tile.
+    /// The size of a tile in bytes.
     pub tile: u64,
     /// The device.
     pub device: Arc<dyn Device>,
-    /// Its stream.
+    /// The device's stream.
     pub stream: StreamId,
-    /// The heap behind the reservation; none without tiles.
+    /// The heap behind the reservation; `None` without tiles.
     pub heap: Option<HeapId>,
     /// The reservation or the placed heap.
     pub memory: MemoryId,
@@ -45,7 +45,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Memory of at least this size, in whole tiles; without tiles, a placed heap.
+    /// Creates memory of at least this size, in whole tiles; without tiles, a placed heap.
     pub fn new(device: Arc<dyn Device>, bytes: u64) -> Bench {
         let tile = device.limits().tile_size_bytes;
         let bytes = bytes.next_multiple_of(tile);
@@ -62,22 +62,22 @@ impl Bench {
         Bench { tile, device, stream, heap, memory, block }
     }
 
-    /// A copy on the stream.
+    /// Returns a copy on the stream.
     pub fn copy(&self, from: Region, to: Region) -> Command {
         Command::Copy { stream: self.stream, from, to }
     }
 
-    /// A barrier on the stream.
+    /// Returns a barrier on the stream.
     pub fn barrier(&self) -> Command {
         Command::Barrier { stream: self.stream }
     }
 
-    /// A region of the device memory.
+    /// Returns a region of the device memory.
     pub fn on_device(&self, offset: u64, bytes: u64) -> Region {
         Region::new(self.memory, offset, bytes)
     }
 
-    /// A region of the host block.
+    /// Returns a region of the host block.
     pub fn on_host(&self, offset: u64, bytes: u64) -> Region {
         Region::new(self.block, offset, bytes)
     }
@@ -88,7 +88,7 @@ impl Bench {
         self.device.synchronize(self.stream).unwrap();
     }
 
-    /// Bytes of the host block.
+    /// Returns bytes of the host block.
     pub fn read(&self, offset: u64, bytes: u64) -> Vec<u8> {
         let mut read = vec![0; bytes as usize];
         self.device.read_host(self.on_host(offset, bytes), &mut read);
@@ -100,7 +100,7 @@ fn pattern(bytes: u64) -> Vec<u8> {
     (0..bytes).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// Bytes are the same after a copy to the device and one back.
+/// Bytes are the same after a copy to the device and back.
 pub fn bytes_survive_the_way_to_the_device_and_back(name: &str, device: Arc<dyn Device>) {
     let bench = Bench::new(device, 4 * MIB);
     let bytes = pattern(2 * MIB);
@@ -126,7 +126,7 @@ pub fn fills_repeat_their_pattern(name: &str, device: Arc<dyn Device>) {
     assert_eq!(bench.read(0, 64), [1, 2, 3, 4].repeat(16), "{name}");
 }
 
-/// Tiles that are mapped twice are the same bytes, and keep them when one mapping ends.
+/// Tiles that are mapped twice have the same bytes, and keep them when one mapping ends.
 pub fn two_reservations_of_one_heap_are_the_same_bytes_and_survive_remapping(name: &str, device: Arc<dyn Device>) {
     let bench = Bench::new(device.clone(), 2 * device.limits().tile_size_bytes);
     let tile = bench.tile;
@@ -150,7 +150,7 @@ pub fn two_reservations_of_one_heap_are_the_same_bytes_and_survive_remapping(nam
     assert!(bench.read(tile, tile) == bytes, "{name}: unmapping one address keeps the heap's bytes");
 }
 
-/// Where memory is the host's, the host writes what launches read, and reads what they wrote, across tiles and without copies.
+/// If memory is the host's, the host writes what launches read, and reads what they wrote, across tiles and without copies.
 pub fn the_hosts_memory_is_used_in_place(name: &str, device: Arc<dyn Device>) {
     if !device.limits().unified {
         return;
@@ -175,7 +175,7 @@ pub fn the_hosts_memory_is_used_in_place(name: &str, device: Arc<dyn Device>) {
     assert!(first[..] == found[..64], "{name}: a copy to a placed heap");
 }
 
-/// What names bytes that are not there is an error, not a crash.
+/// A command on bytes that do not exist is an error, not a crash.
 pub fn commands_on_unmapped_or_missing_bytes_are_errors(name: &str, device: Arc<dyn Device>) {
     let bench = Bench::new(device, 1);
     let unmapped =
@@ -187,7 +187,7 @@ pub fn commands_on_unmapped_or_missing_bytes_are_errors(name: &str, device: Arc<
     }
 }
 
-/// A wait holds a stream back until the record, generation after generation.
+/// A wait holds a stream back until the record, for each generation.
 pub fn events_order_streams_and_count_generations(name: &str, device: Arc<dyn Device>) {
     let bench = Bench::new(device, 4 * MIB);
     let other = bench.device.create_stream("other", 0).unwrap();
@@ -246,7 +246,7 @@ fn add(stream: StreamId, a: Region, b: Region, y: Region) -> Command {
     Command::Launch { stream, launch: Box::new(launch) }
 }
 
-/// Doubles a vector of ones four times in a chain; with or without the barriers that the chain needs.
+/// Doubles a vector of ones four times in a chain, with or without the barriers that the chain needs.
 pub fn doubled(device: Arc<dyn Device>, barriers: bool) -> f32 {
     let bench = Bench::new(device, 5 * 1024);
     let vector = |index: u64| bench.on_device(index * 1024, 1024);
@@ -273,7 +273,7 @@ pub fn launches_run_in_the_order_that_barriers_give(name: &str, device: Arc<dyn 
     assert_eq!(doubled(device, true), 16.0, "{name}");
 }
 
-/// What is obtained and given back is counted, and the peak is kept.
+/// Memory that is obtained and given back is counted, and the peak is kept.
 pub fn usage_counts_what_exists_and_the_most_that_ever_did(name: &str, device: Arc<dyn Device>) {
     let (tile, before) = (device.limits().tile_size_bytes, device.usage());
     let heap = device.create_heap(3 * tile + 1).unwrap();
@@ -289,7 +289,7 @@ pub fn usage_counts_what_exists_and_the_most_that_ever_did(name: &str, device: A
     assert_eq!(after.heap_peak_bytes, before.heap_bytes + 5 * tile, "{name}");
 }
 
-/// A host block may come without memory, lose a part of it and get it again; what was not given up stays.
+/// A host block can start without memory, lose a part of it and get it again; what was not released stays.
 pub fn released_parts_of_host_blocks_come_back(name: &str, device: Arc<dyn Device>) {
     let part_bytes = MIB as usize;
     let bytes = |number: u8| vec![number; part_bytes];
@@ -323,7 +323,7 @@ pub fn absurd_sizes_are_errors_and_harm_nothing(name: &str, device: Arc<dyn Devi
     Bench::new(device, 1);
 }
 
-/// A kernel that the device lacks is an error, and all later calls say so, too.
+/// A kernel that the device lacks is an error, and all later calls report it, too.
 pub fn a_kernel_that_cannot_run_is_an_error_that_sticks(name: &str, device: Arc<dyn Device>) {
     let bench = Bench::new(device, 1);
     let half = |offset| Binding {
@@ -332,7 +332,7 @@ pub fn a_kernel_that_cannot_run_is_an_error_that_sticks(name: &str, device: Arc<
     };
     let kernel = Kernel::Binary { op: BinaryOp::Xor, activation: Activation::None };
     let launch = Launch { kernel, reads: vec![half(0), half(64)], writes: vec![half(128)], workspace: None, label: 7 };
-    // The failure may come out of either call.
+    // Either call can report the failure.
     let launched = bench.device.submit(&[Command::Launch { stream: bench.stream, launch: Box::new(launch) }]);
     let outcome = launched.and_then(|()| bench.device.synchronize(bench.stream));
     assert!(matches!(outcome, Err(DeviceError::Unsupported { .. })), "{name}: {outcome:?}");
@@ -340,7 +340,7 @@ pub fn a_kernel_that_cannot_run_is_an_error_that_sticks(name: &str, device: Arc<
     assert!(bench.device.wait_event(event, 1).is_err(), "{name}: waits end instead of hanging");
 }
 
-/// The first index out of range is told once, with its position.
+/// The first index out of range is reported once, with its position.
 pub fn indices_out_of_range_are_reported(name: &str, device: Arc<dyn Device>) {
     const COUNT: u64 = 600;
     let bench = Bench::new(device, 64 << 10);
@@ -385,8 +385,8 @@ pub fn indices_out_of_range_are_reported(name: &str, device: Arc<dyn Device>) {
     }
 }
 
-/// A launch whose operands are in host blocks runs on the host, between copies and barriers as any other; what waits for it in
-/// other streams finds what it wrote, and a trace says when it ran.
+/// A launch whose operands are in host blocks runs on the host, between copies and barriers like any other; what waits for it in other
+/// streams sees what it wrote, and a trace says when it ran.
 pub fn launches_in_host_blocks_run_on_the_host(name: &str, device: Arc<dyn Device>) {
     const COUNT: u64 = 30_000;
     let size = COUNT * 8;
@@ -440,7 +440,7 @@ pub fn launches_in_host_blocks_run_on_the_host(name: &str, device: Arc<dyn Devic
     bench.device.destroy_stream(other);
 }
 
-/// A launch on the host tells of an index out of range as any other does.
+/// A launch on the host reports an index out of range like any other.
 pub fn indices_out_of_range_are_reported_on_the_host(name: &str, device: Arc<dyn Device>) {
     let bench = Bench::new(device, 64 << 10);
     let bind = |offset: u64, data_type, sizes: &[u64]| {
@@ -457,7 +457,7 @@ pub fn indices_out_of_range_are_reported_on_the_host(name: &str, device: Arc<dyn
     assert_eq!(bench.device.take_index_fault(), expected, "{name}");
 }
 
-/// A trace has one record for each command that worked, with times in their order.
+/// A trace has one record for each command that did work, with times in order.
 pub fn traces_say_what_ran_when(name: &str, device: Arc<dyn Device>) {
     let bench = Bench::new(device, 1);
     bench.device.set_trace(true);

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use forebay_base::{Command, Kernel, Launch, MemoryId, TensorDesc};
 use forebay_device::{Device, DeviceError, forward};
 
-/// A device that runs some kernels nowhere but in host blocks. Others run where they are asked to, since parts of a launch run where it
-/// does: but not in both at once.
+/// A device that runs some kernels only in host blocks. Other kernels run in the memory where their operands are, since the parts of a
+/// launch run where the launch does, but not in both at once.
 pub struct Lacking {
     inner: Arc<dyn Device>,
     lacks: fn(&Kernel) -> bool,
@@ -17,12 +17,12 @@ pub struct Lacking {
 }
 
 impl Lacking {
-    /// A device without these kernels.
+    /// Creates a device without these kernels.
     pub fn new(inner: Arc<dyn Device>, lacks: fn(&Kernel) -> bool) -> Lacking {
         Lacking { inner, lacks, host_blocks: Mutex::default(), host_launches: AtomicUsize::new(0) }
     }
 
-    /// How many launches ran on the host so far.
+    /// Returns how many launches have run on the host so far.
     pub fn host_launches(&self) -> usize {
         self.host_launches.load(Ordering::SeqCst)
     }
@@ -37,7 +37,7 @@ impl Lacking {
         })
     }
 
-    /// Whether a launch is where it can run.
+    /// Checks that a launch is where it can run.
     fn check(&self, launch: &Launch) -> Result<(), DeviceError> {
         let blocks = self.host_blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let operands = launch.reads.iter().chain(&launch.writes).map(|binding| binding.region).chain(launch.workspace);

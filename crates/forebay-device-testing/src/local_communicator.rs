@@ -7,16 +7,16 @@ use std::time::Duration;
 use forebay_device::communicator::{Communicator, Done, MessageBytes, Messages};
 use forebay_testing::Random;
 
-/// How long a thread waits for messages of others before it gives up.
+/// How long a thread waits for messages from others before it gives up.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The longest pause before messages are sent, before they are received, and before an exchange ends, where messages are slow.
+/// The longest pause before messages are sent, before they are received, and before an exchange ends, if messages are slow.
 const PAUSE_MAX_MICROSECONDS: u64 = 3000;
 
-/// Sender, receiver and tag of messages.
+/// The sender, receiver and tag of messages.
 type Channel = (usize, usize, u32);
 
-/// Messages that have been sent and not received.
+/// Messages that have been sent and not yet received.
 #[derive(Debug, Default)]
 struct Post {
     messages: Mutex<HashMap<Channel, VecDeque<Vec<u8>>>>,
@@ -29,16 +29,16 @@ pub struct LocalCommunicator {
     rank: usize,
     size: usize,
     post: Arc<Post>,
-    /// Random pauses; none where messages are not slow.
+    /// Random pauses; `None` if messages are not slow.
     delays: Option<Arc<Mutex<Random>>>,
 }
 
-/// Communicators between `size` threads, one for each.
+/// Returns communicators between `size` threads, one for each.
 pub fn local_communicators(size: usize) -> Vec<Arc<dyn Communicator>> {
     connected(size, |_| None)
 }
 
-/// The same with random pauses: messages are read late and arrive late, and exchanges overtake each other.
+/// Returns the same communicators with random pauses: messages are read late and arrive late, and exchanges overtake each other.
 pub fn slow_communicators(size: usize, seed: u64) -> Vec<Arc<dyn Communicator>> {
     connected(size, |rank| Some(Arc::new(Mutex::new(Random::new(seed + rank as u64)))))
 }
@@ -52,14 +52,14 @@ fn connected(size: usize, delays: impl Fn(usize) -> Option<Arc<Mutex<Random>>>) 
     (0..size).map(of_rank).collect()
 }
 
-/// Bytes of a message, for a thread that sends or receives it.
+/// The bytes of a message, for a thread that sends or receives it.
 struct Target(MessageBytes);
 
 // SAFETY: an address; the bytes are the exchange's until it is done.
 unsafe impl Send for Target {}
 
 impl LocalCommunicator {
-    /// Waits for a random time where messages are slow.
+    /// Waits for a random time if messages are slow.
     fn pause(&self) {
         if let Some(delays) = &self.delays {
             let microseconds = delays.lock().unwrap_or_else(PoisonError::into_inner).below(PAUSE_MAX_MICROSECONDS);

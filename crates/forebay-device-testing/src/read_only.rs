@@ -1,4 +1,4 @@
-//! Bytes for a device to read, and what it must do with them.
+//! Bytes that a device can only read, and what it must do with them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,10 +7,10 @@ use forebay_base::{Command, Region};
 use forebay_device::{Device, DeviceError, Readable};
 use forebay_testing::Random;
 
-/// More than passes through a buffer at once, and no whole number of blocks.
+/// More than passes through a buffer at once, and not a whole number of blocks.
 const BYTES: u64 = (5 << 20) + 1234;
 
-/// Bytes that can be read, or cannot.
+/// Bytes that can be read, or that fail to be read.
 #[derive(Debug)]
 struct Numbers {
     fail: AtomicBool,
@@ -37,11 +37,11 @@ impl Readable for Numbers {
     }
 }
 
-/// Copies bring the bytes to host and device memory, from anywhere and to anywhere; nothing is taken of a disk or of host memory for
-/// them; nothing writes them; and where they cannot be read, the step fails with the reason, and later ones run.
+/// Checks that copies bring the bytes to host and device memory, from any offset to any offset; that they take no disk space or host
+/// memory; that nothing can write to them; and that, if they cannot be read, the step fails with the reason and later steps run.
 ///
 /// # Panics
-/// Where the device does anything else.
+/// If the device does anything else.
 pub fn bytes_that_are_only_read(device: &dyn Device) {
     let before = device.usage();
     let numbers = Arc::new(Numbers { fail: AtomicBool::new(false) });

@@ -1,4 +1,4 @@
-//! A device that refuses calls, to see that nothing leaks then and that the error says which call it was.
+//! A device that refuses calls, to check that nothing leaks and that the error says which call it was.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,23 +7,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use forebay_base::{Command, EventId, HeapId, MemoryId, StreamId};
 use forebay_device::{Device, DeviceError, Readable, forward};
 
-/// A device that refuses the n-th call that obtains, maps or unmaps something, and all later ones.
+/// A device that refuses the n-th call that obtains, maps or unmaps something, and all later such calls.
 pub struct Refusing {
-    /// The device that does what is not refused.
+    /// The device that executes what is not refused.
     pub inner: Arc<dyn Device>,
-    /// Calls until all are refused.
+    /// The number of calls until all are refused.
     pub calls_left: AtomicUsize,
     /// Whether heaps for tiles are always refused.
     pub tiles_refused: bool,
 }
 
 impl Refusing {
-    /// Refuses everything after this number of calls.
+    /// Creates a device that refuses everything after this number of calls.
     pub fn new(inner: Arc<dyn Device>, calls: usize) -> Refusing {
         Refusing { inner, calls_left: AtomicUsize::new(calls), tiles_refused: false }
     }
 
-    /// Refuses nothing any more.
+    /// Stops refusing calls.
     pub fn relent(&self) {
         self.calls_left.store(usize::MAX, Ordering::SeqCst);
     }

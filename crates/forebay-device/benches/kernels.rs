@@ -15,10 +15,10 @@ use forebay_bench_record::{Column, Record, Table};
 use launching::{Machine, Run, float};
 use layers::Layer;
 
-/// A convolution of images of equal padding: name, sizes of x and w, stride, padding. There are as many groups as the sizes ask for.
+/// A convolution of images with equal padding: name, sizes of x and w, stride, padding. The sizes determine the number of groups.
 type Case = (&'static str, &'static [u64], &'static [u64], u64, u64);
 
-/// Layers of the 3-D U-Net, of ResNet-20 at batch 64, of inference models, and transposed convolutions (x is the larger).
+/// Layers of the 3-D U-Net, of ResNet-20 at batch size 64, of inference models, and transposed convolutions (x is the larger).
 const CASES: &[Case] = &[
     ("unet 1-8 at 96", &[1, 1, 96, 112, 96], &[8, 1, 3, 3, 3], 1, 1),
     ("unet 8-8 at 96", &[1, 8, 96, 112, 96], &[8, 8, 3, 3, 3], 1, 1),
@@ -86,7 +86,7 @@ const POOLS: &[(&str, &[u64], u64, u64, u64)] = &[
     ("pool k2 s2 at 8", &[64, 32, 8, 8], 2, 2, 0),
 ];
 
-/// Adds a row for each kernel: the best time and the speed, with one thread and with all.
+/// Adds a row for each kernel: the best time and the speed, with one thread and with all threads.
 fn report(bench: &mut Bench, name: &str, flops: f64, runs: &[Run]) -> Result<(), Box<dyn Error>> {
     for run in runs {
         let mut row = vec![name.into(), run.kernel.name().into()];
@@ -99,7 +99,7 @@ fn report(bench: &mut Bench, name: &str, flops: f64, runs: &[Run]) -> Result<(),
     Ok(())
 }
 
-/// The machines that take turns, and what they took.
+/// The machines that take turns, and their results.
 struct Bench {
     machines: [Machine; 2],
     table: Table,

@@ -1,7 +1,8 @@
-//! Matrix products of the sizes that networks have, on one thread.
+//! Matrix products of typical network sizes, on one thread.
 //!
-//! `cargo bench -p forebay-device --bench products [-- NAME]`; `--list` prints the names alone. `benches/products.py` compares them with a BLAS library.
-//! Sizes are those of linear layers and of attention, forwards and both gradients, of convolutions as products, and squares.
+//! `cargo bench -p forebay-device --bench products [-- NAME]`; `--list` only prints the names. `benches/products.py` compares them with a
+//! BLAS library. The sizes are those of linear layers and of attention, forwards and for both gradients, of convolutions as products, and
+//! of square matrices.
 
 mod launching;
 
@@ -39,7 +40,7 @@ const LAYERS: &[(&str, u64, u64, &[u64])] = &[
     ("MLP-Mixer, tokens", 196, 384, &[512]),
 ];
 
-/// Attention: heads, positions, elements of a head.
+/// Attention: heads, positions, elements per head.
 const HEADS: &[(u64, u64, u64)] = &[(12, 128, 64), (6, 197, 64), (12, 512, 64), (32, 64, 128), (4, 1024, 32)];
 
 /// Convolutions as products: channels of y, weights of a filter, positions.
@@ -60,7 +61,7 @@ const FILTERS: &[(u64, u64, u64)] = &[
 
 const SQUARES: &[u64] = &[16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536];
 
-/// A batch of products of `m x k` and `k x n` matrices, whose factors may be stored transposed.
+/// A batch of products of `m x k` and `k x n` matrices, whose factors can be stored transposed.
 struct Product {
     name: String,
     batches: u64,
@@ -87,7 +88,7 @@ fn products() -> Vec<Product> {
     let mut add = |name: String, batches: u64, [m, k, n]: [u64; 3], transposes: [bool; 2]| {
         products.push(Product { name, batches, m, k, n, transposes });
     };
-    // c = a b, and the gradients by a and by b, where b may be stored transposed.
+    // c = a b, and the gradients with respect to a and b, where b can be stored transposed.
     let mut directions = |name: &str, batches: u64, [m, k, n]: [u64; 3], b: bool| {
         add(name.to_string(), batches, [m, k, n], [false, b]);
         add(format!("{name}, by the first"), batches, [m, n, k], [false, !b]);

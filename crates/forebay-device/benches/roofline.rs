@@ -1,8 +1,9 @@
-//! Convolutions of known networks and the roofline of the processor: for each, forwards and both gradients, the time of one thread, and the
-//! least time that its multiply-adds or its bytes allow.
+//! Convolutions of known networks and the roofline of the processor: for each, in the forward direction and for both gradients, the time on
+//! one thread and the minimum time that its multiply-adds or its bytes allow.
 //!
 //! `cargo bench -p forebay-device --bench roofline [-- NETWORK]` measures the processor first: multiply-adds in registers, and copies of
-//! several sizes, so that operands that fit a cache are compared with copies within it. Layers of a network that have the same sizes are one row.
+//! several sizes, so that operands that fit a cache are compared with copies within it. Layers of a network with the same sizes share a
+//! row.
 
 mod launching;
 mod layers;
@@ -18,7 +19,7 @@ use layers::Layer;
 /// The convolution and its two gradients, in the order of [`Layer::directions`].
 const DIRECTIONS: [&str; 3] = ["forwards", "by x", "by w"];
 
-/// Convolutions of a network for one image, each with how often it is there.
+/// The convolutions of a network for one image, each with its number of occurrences.
 struct Network {
     layers: Vec<(Layer, u64)>,
     /// Channels and spatial sizes that the next layer reads.
@@ -56,7 +57,7 @@ impl Network {
         self.sizes.iter_mut().for_each(|size| *size = size.div_ceil(2));
     }
 
-    /// He and others, "Deep Residual Learning", table 1; strides are those of the window, as in torchvision.
+    /// He et al., "Deep Residual Learning", table 1; strides are those of the window, as in torchvision.
     fn resnet_50() -> Network {
         let mut network = Network::of(3, &[224, 224]);
         network.convolution(64, 7, 2, 1);
@@ -77,7 +78,7 @@ impl Network {
         network
     }
 
-    /// A depthwise convolution between two of 1 x 1, the first of which is left out where it would add no channels.
+    /// A depthwise convolution between two 1 x 1 convolutions, the first of which is omitted if it would add no channels.
     fn inverted(&mut self, expansion: u64, kernel: u64, channels: u64, stride: u64) {
         let inner = expansion * self.channels;
         if expansion > 1 {
@@ -87,7 +88,8 @@ impl Network {
         self.convolution(channels, 1, 1, 1);
     }
 
-    /// Blocks of an expansion, a window, channels, a number and the first one's stride, between a stem and a head.
+    /// Groups of blocks between a stem and a head: each has an expansion, a window, channels, a number of blocks and the first one's
+    /// stride.
     fn of_inverted_blocks(blocks: &[(u64, u64, u64, usize, u64)]) -> Network {
         let mut network = Network::of(3, &[224, 224]);
         network.convolution(32, 3, 2, 1);
@@ -100,7 +102,7 @@ impl Network {
         network
     }
 
-    /// Sandler and others, "MobileNetV2", table 2.
+    /// Sandler et al., "MobileNetV2", table 2.
     fn mobilenet_v2() -> Network {
         Network::of_inverted_blocks(&[
             (1, 3, 16, 1, 1),
@@ -126,7 +128,7 @@ impl Network {
         ])
     }
 
-    /// A U-Net: two convolutions at each level, and transposed ones of 2 between them on the way up.
+    /// A U-Net: two convolutions at each level, and transposed convolutions of size 2 between levels on the way up.
     fn u_net(sizes: &[u64], levels: &[u64], classes: u64) -> Network {
         let mut network = Network::of(1, sizes);
         for (level, &channels) in levels.iter().enumerate() {
@@ -140,7 +142,7 @@ impl Network {
             let [channels, below] = *pair else { continue };
             let rank = network.sizes.len();
             network.sizes.iter_mut().for_each(|size| *size *= 2);
-            // As the gradient of a convolution from the larger sizes to the smaller.
+            // Computed as the gradient of a convolution from the larger sizes to the smaller.
             network.add(Layer {
                 x: [&[1, channels], &network.sizes[..]].concat(),
                 w: [&[below, channels][..], &vec![2; rank]].concat(),
@@ -166,10 +168,10 @@ fn networks() -> [(&'static str, Network); 5] {
     ]
 }
 
-/// What the processor can do, of one thread.
+/// The peak performance of the processor on one thread.
 struct Peaks {
     operations_per_second: f64,
-    /// By bytes of operands, ascending: bytes per second.
+    /// Bytes per second by size of the operands, ascending.
     copies: Vec<(u64, f64)>,
 }
 
@@ -179,7 +181,7 @@ impl Peaks {
         Peaks { operations_per_second: peak::operations_per_second(), copies: copies.collect() }
     }
 
-    /// How fast as many bytes are copied.
+    /// Returns the speed of copying this many bytes.
     fn copied_per_second(&self, bytes: u64) -> f64 {
         let larger = self.copies.iter().find(|(size, _)| *size >= bytes);
         larger.or(self.copies.last()).map_or(f64::INFINITY, |&(_, rate)| rate)

@@ -87,7 +87,7 @@ pub trait Backend: Sync {
     /// Returns the devices of this kind on this machine. If there are none, a single entry says why.
     ///
     /// # Errors
-    /// An error if the system refuses what a device that is always present needs.
+    /// Returns an error if the system refuses something that an always-present device needs.
     fn list(&self) -> Result<Vec<DeviceDescription>, DeviceError>;
 
     /// Opens a device: the chosen one, or the first.

@@ -179,7 +179,7 @@ impl ChaosDevice {
     /// Wraps a device. The same seed leads to the same choices if the same commands are submitted between two waits.
     ///
     /// # Errors
-    /// An error if the system refuses a thread.
+    /// Returns an error if the system refuses a thread.
     pub fn new(inner: Arc<dyn Device>, seed: u64) -> Result<ChaosDevice, DeviceError> {
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let shared = Arc::new(Shared { state: Mutex::new(State::new(random)), changed: Condvar::new() });

@@ -66,7 +66,7 @@ pub trait Communicator: Send + Sync + fmt::Debug {
 /// Returns the bytes of every process, in the order of their ranks (an all-gather). All processes must call it; it waits for the others.
 ///
 /// # Errors
-/// What the communicator reports.
+/// The error that the communicator reports.
 pub fn gather(communicator: &dyn Communicator, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     let size = own.len() as u64;
     let sizes = gather_sized(communicator, size.to_le_bytes().to_vec(), |_| 8)?;
@@ -80,7 +80,7 @@ pub fn gather(communicator: &dyn Communicator, own: &[u8]) -> Result<Vec<Vec<u8>
 /// Like [`gather`], with `size` giving the number of bytes that each process contributes.
 ///
 /// # Errors
-/// What the communicator reports.
+/// The error that the communicator reports.
 pub fn gather_sized(
     communicator: &dyn Communicator,
     own: Vec<u8>,
@@ -93,7 +93,7 @@ pub fn gather_sized(
 /// Like [`gather_sized`], with the given tag, waiting for at most `patience`. Returns `None` if not all processes have called it by then.
 ///
 /// # Errors
-/// What the communicator reports.
+/// The error that the communicator reports.
 pub fn gather_within(
     communicator: &dyn Communicator,
     tag: u32,
@@ -115,7 +115,7 @@ pub fn gather_within(
 /// Sends bytes to a process that [`receive`]s them, between steps. Waits until they are on their way.
 ///
 /// # Errors
-/// What the communicator reports.
+/// The error that the communicator reports.
 pub fn send(communicator: &dyn Communicator, peer: usize, bytes: Vec<u8>) -> Result<(), String> {
     transfer(communicator, CONTROL_TAG, (&[peer], bytes), Vec::new(), None).map(drop)
 }
@@ -123,7 +123,7 @@ pub fn send(communicator: &dyn Communicator, peer: usize, bytes: Vec<u8>) -> Res
 /// Receives the bytes that a process [`send`]s, between steps. `size_bytes` must equal the number of bytes sent.
 ///
 /// # Errors
-/// What the communicator reports.
+/// The error that the communicator reports.
 pub fn receive(communicator: &dyn Communicator, peer: usize, size_bytes: usize) -> Result<Vec<u8>, String> {
     let receives = vec![(peer, vec![0; size_bytes])];
     let transferred = transfer(communicator, CONTROL_TAG, (&[], Vec::new()), receives, None)?;

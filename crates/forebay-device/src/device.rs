@@ -254,7 +254,7 @@ pub trait Device: Send + Sync {
     /// bytes fails with [`DeviceError::Read`], and the device can be used again after [`Device::recover`].
     ///
     /// # Errors
-    /// An error if the system refuses, for example, a thread.
+    /// Returns an error if the system refuses a resource, such as a thread.
     fn create_read_only(&self, bytes: Arc<dyn Readable>) -> Result<MemoryId, DeviceError>;
 
     /// Returns whether kernels can work on memory of the process in place, that is, whether [`Device::create_loan`] is supported.
@@ -272,7 +272,7 @@ pub trait Device: Send + Sync {
     }
 
     /// Backs a memory that [`Device::create_loan`] created with memory of the process. Commands submitted from then on use it; commands
-    /// that would write to a loan to be read are refused.
+    /// that would write to a loan that may only be read are refused.
     ///
     /// # Errors
     /// The loan, if its size differs from that of the memory, if it begins at an address that is not a multiple of 16, or if the memory has
@@ -301,7 +301,7 @@ pub trait Device: Send + Sync {
     /// not interrupted. 0 is the default, as in CUDA and its frameworks; a device with fewer levels uses the nearest one.
     ///
     /// # Errors
-    /// An error if the system refuses, for example, a thread.
+    /// Returns an error if the system refuses a resource, such as a thread.
     fn create_stream(&self, name: &str, priority: i32) -> Result<StreamId, DeviceError>;
 
     /// Destroys a stream after all its commands are complete.
@@ -310,7 +310,7 @@ pub trait Device: Send + Sync {
     /// Creates an event, whose generation is 0.
     ///
     /// # Errors
-    /// An error if the system refuses.
+    /// Returns an error if the system refuses.
     fn create_event(&self) -> Result<EventId, DeviceError>;
 
     /// Destroys an event. No submitted command may still name it.
@@ -379,7 +379,7 @@ pub trait Device: Send + Sync {
     /// label.
     fn take_index_fault(&self) -> Option<IndexFault>;
 
-    /// Returns the current and peak numbers of allocated bytes.
+    /// Returns the current and the peak number of allocated bytes.
     fn usage(&self) -> DeviceUsage;
 
     /// Starts or stops recording the times at which commands run.

@@ -1,5 +1,5 @@
-//! The contract that every device keeps, on the devices of this crate: the host device with one and two threads, with
-//! small and with large tiles, and chaos around it. The null device runs nothing, so it is held to bookkeeping only.
+//! The contract that every device keeps, on the devices of this crate: the host device with one and two threads, with small and large
+//! tiles, and with chaos around it. The null device runs nothing, so only its bookkeeping is tested.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use forebay_device::tile_size::TILE_SIZE_BYTES;
 use forebay_device::{Device, DeviceError};
 use forebay_device_testing::contract::{Bench, MIB, contract, doubled};
 
-/// The usual tile.
+/// The usual size of a tile.
 const TILE: u64 = TILE_SIZE_BYTES;
 
 fn host(threads: usize) -> Arc<dyn Device> {
@@ -37,13 +37,13 @@ fn devices() -> Vec<(&'static str, Arc<dyn Device>)> {
     ]
 }
 
-/// Those that keep books: the null device too.
+/// Every device that does bookkeeping, including the null device.
 fn devices_with_null() -> Vec<(&'static str, Arc<dyn Device>)> {
     let null: Arc<dyn Device> = Arc::new(NullDevice::new(NullProfile::Tiled));
     devices().into_iter().chain([("null", null)]).collect()
 }
 
-/// Those that look at addresses when commands are submitted: chaos does it later.
+/// Every device that checks addresses when commands are submitted, which chaos does later.
 fn devices_without_chaos() -> Vec<(&'static str, Arc<dyn Device>)> {
     devices().into_iter().filter(|(name, _)| *name != "chaos").collect()
 }

@@ -1,4 +1,4 @@
-//! Memory of host blocks and of device memory that is given back. Alone in its process, whose memory it measures.
+//! Giving back the memory of host blocks and of device memory. The test is alone in its process, whose memory it measures.
 #![cfg(target_os = "linux")]
 
 use forebay_base::{Command, Region};
@@ -7,7 +7,7 @@ use forebay_device::host::{HostDevice, HostOptions};
 
 const MIB: u64 = 1 << 20;
 
-/// What this process has in memory now.
+/// The number of bytes that this process has in memory now.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("the system counts");

@@ -1,5 +1,5 @@
-//! What chaos must expose, and what it must leave right: missing waits between streams, records that are not barriers,
-//! commands that come one by one.
+//! What chaos must expose and what it must leave correct: missing waits between streams, records that are not barriers, and commands
+//! that are submitted one by one.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ impl Bench {
     }
 }
 
-/// How many seeds leave something else than 8 at place 1 after the commands that `list` makes.
+/// The number of seeds that leave something other than 8 at place 1 after the commands that `list` creates.
 fn wrong(list: impl Fn(&Bench) -> Vec<Command>) -> u64 {
     let outcome = |seed| {
         let bench = bench(seed);

@@ -1,4 +1,4 @@
-//! Files: bytes come back as they were, whatever the offsets; what a disk can do wrong is said once and for all; and
+//! Spill files: bytes come back as they were written, whatever the offsets; what a disk does wrong is reported once and for all; and
 //! nothing is left behind in the folder.
 
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use forebay_testing::Random;
 
 const MIB: u64 = 1 << 20;
 
-/// A folder that goes with the test.
+/// A folder that disappears with the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -40,7 +40,7 @@ fn host(options: HostOptions) -> HostDevice {
     HostDevice::new(&HostOptions { threads: Some(2), ..options }).unwrap()
 }
 
-/// A device with a stream, memory of every space, and what the file should hold.
+/// A device with a stream and memory of every space, and the expected contents of the file.
 struct Bench {
     device: Arc<dyn Device>,
     stream: StreamId,
@@ -59,7 +59,7 @@ impl Bench {
         Bench { device, stream, placed, block, spill, model: vec![0; size_bytes as usize] }
     }
 
-    /// Copies through the device's memory, or the host's alone.
+    /// Commands that copy through the device's memory, or only through the host's.
     fn way(&self, through_device: bool, from: Region, to: Region) -> Vec<Command> {
         let (stream, barrier) = (self.stream, Command::Barrier { stream: self.stream });
         if !through_device {
@@ -70,7 +70,7 @@ impl Bench {
         vec![first, barrier.clone(), Command::Copy { stream, from: middle, to }, barrier]
     }
 
-    /// Writes random bytes to a random part of the file, or reads a part and compares.
+    /// Writes random bytes to a random part of the file, or reads a part and compares it.
     fn step(&mut self, random: &mut Random, what: &str) {
         let size_bytes = self.model.len() as u64;
         let aligned = random.below(2) == 0;
@@ -115,7 +115,7 @@ fn bytes_come_back_as_they_were_written() {
     }
 }
 
-/// Many copies at once share the few buffers, in both directions; neighbours in one block do not harm each other.
+/// Many concurrent copies share the few buffers, in both directions, and neighbours in one block do not harm each other.
 #[test]
 fn copies_in_flight_do_not_mix() {
     let folder = Folder::new("flight");
@@ -245,7 +245,7 @@ fn a_slow_disk_takes_its_time_and_no_worker() {
     let start = Instant::now();
     bench.device.submit(&bench.way(false, input, Region::new(bench.spill, 0, 2 * MIB))).unwrap();
     bench.device.submit(&[Command::Record { stream: bench.stream, event, generation: 1 }]).unwrap();
-    // The only worker is free for others meanwhile.
+    // Meanwhile, the only worker is free for other work.
     let region = Region::new(bench.placed, 0, 64);
     bench.device.submit(&[Command::Fill { stream: other, region, pattern: [1; 4] }]).unwrap();
     bench.device.synchronize(other).unwrap();

@@ -166,11 +166,11 @@ struct Use {
     command: usize,
     resource: Resource,
     access: Access,
-    /// Places of the uses that are complete before this one starts.
+    /// The places of the uses that are complete before this one starts.
     before: BTreeSet<usize>,
 }
 
-/// Whether an entry orders what comes before it on one resource before what comes behind it on another.
+/// Whether an entry orders what comes before it on one resource before what comes after it on another.
 fn orders(entry: &Lowered, stream: StreamId, before: Resource, after: Resource) -> bool {
     match entry {
         Lowered::Work { .. } => false,
@@ -184,8 +184,8 @@ fn orders(entry: &Lowered, stream: StreamId, before: Resource, after: Resource) 
     }
 }
 
-/// Checks every state, and that a barrier between two uses of one memory still orders them: followed entry by entry and
-/// through other uses, without a look at how it was lowered.
+/// Checks every state, and that a barrier between two uses of one memory still orders them. The order is followed entry by entry and
+/// through other uses, regardless of how the barrier was lowered.
 fn follow(seed: u64, commands: &[Command], lowered: &[Lowered]) {
     let mut states: BTreeMap<StreamId, ResourceStates> = BTreeMap::new();
     let mut uses: Vec<Use> = Vec::new();

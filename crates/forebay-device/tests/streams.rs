@@ -1,5 +1,5 @@
-//! What streams of the host device promise beyond the contract suite: records that hold nothing up, lists accepted whole or
-//! not at all, failures that end every wait, a link that takes no worker away.
+//! What streams of the host device guarantee beyond the contract suite: records that hold nothing up, lists that are accepted as a whole
+//! or not at all, failures that end every wait, and a link that does not occupy a worker.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ fn read(device: &dyn Device, region: Region) -> Vec<u8> {
     bytes
 }
 
-/// A copy through a link that needs a second for it.
+/// A copy through a link on which it takes a second.
 struct SlowCopy {
     device: HostDevice,
     stream: StreamId,
@@ -59,7 +59,7 @@ fn a_record_waits_for_what_is_before_it_and_holds_up_nothing_behind() {
             fill(stream, Region::new(placed, SIZE, 64), 9),
         ])
         .expect("three commands");
-    // The fill behind the record is done long before the copy, although the only worker serves both.
+    // The fill after the record is done long before the copy, although the only worker serves both.
     let mut seen = [0; 64];
     while seen != [9; 64] {
         assert_eq!(device.query_event(before), 0, "the fill waited for the record");
@@ -68,7 +68,7 @@ fn a_record_waits_for_what_is_before_it_and_holds_up_nothing_behind() {
             Command::Copy { stream: other, from: Region::new(placed, SIZE, 64), to },
             Command::Record { stream: other, event: behind, generation: 1 },
         ];
-        // The link is taken by the slow copy in the other direction only.
+        // The slow copy occupies the link in the other direction only.
         device.submit(&commands).expect("a copy");
         device.synchronize(other).expect("a copy");
         seen.copy_from_slice(&read(&device, to));
@@ -94,7 +94,7 @@ fn records_fire_in_order_and_thousands_at_once() {
     }
 }
 
-/// Streams pass a counter round and round: each adds its byte behind the one before.
+/// Streams pass a counter around repeatedly, and each adds its byte after the one before it.
 #[test]
 fn many_streams_take_turns_by_events() {
     for threads in [1, 2] {
@@ -141,7 +141,7 @@ fn a_list_is_accepted_whole_or_not_at_all() {
     assert_eq!(read(&device, Region::new(block, 0, 128)), [5; 128]);
 }
 
-/// A launch without the operands that its kernel indexes: callers validate, so the kernel may panic, and no one hangs.
+/// A launch without the operands that its kernel indexes. Callers validate, so the kernel can panic, but nothing hangs.
 #[test]
 fn a_kernel_that_panics_ends_every_wait_with_the_same_error() {
     for threads in [1, 2] {

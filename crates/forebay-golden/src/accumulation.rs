@@ -1,4 +1,4 @@
-//! Models whose steps go through a batch in parts, next to steps on the batch as a whole: their bits are the same.
+//! Models whose steps process a batch in parts, compared with steps on the whole batch: the bits are the same.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::trainer_options;
 /// So large that a step replaces parameters by multiples of their gradients, down to the last bits.
 const LEARNING_RATE: f32 = 1e6;
 
-/// Samples of a batch as planned, its parts, and samples of a step.
+/// The number of samples of a batch as planned, of its parts, and of samples of a step.
 pub type Parts = (u64, u64, u64);
 
-/// A trainer whose step takes `batch` samples in this many parts.
+/// Returns a trainer whose step takes `batch` samples in this many parts.
 pub fn trainer(
     model: &Model,
     training: &TrainingOptions,
@@ -27,7 +27,7 @@ pub fn trainer(
     Trainer::new(model.clone(), options).unwrap()
 }
 
-/// A batch for a trainer of these many samples: labels are classes below the number, if one is given.
+/// Returns a batch of this many samples for a trainer; if `classes` is given, labels are classes below it.
 fn batch(trainer: &Trainer, samples: u64, classes: Option<u64>, seed: u64) -> (BTreeMap<String, Tensor>, Tensor) {
     let mut random = Random::new(seed);
     let of = |shape: &[u64]| [&[samples], &shape[1..]].concat();
@@ -49,7 +49,7 @@ fn batch(trainer: &Trainer, samples: u64, classes: Option<u64>, seed: u64) -> (B
     (x, labels)
 }
 
-/// What two steps leave behind: losses, norms, parameters and state.
+/// The results of two steps: losses, norms, parameters and state.
 type Left = (Vec<f32>, Vec<Option<f32>>, BTreeMap<String, Tensor>, BTreeMap<String, Tensor>);
 
 fn steps(trainer: &mut Trainer, samples: u64, classes: Option<u64>) -> Left {
@@ -70,7 +70,7 @@ fn assert_same(found: &Left, expected: &Left, what: &str) {
     assert!(found.3 == expected.3, "{what}: state");
 }
 
-/// Compares parts with the whole batch, without a budget and within little more than the least one.
+/// Compares parts with the whole batch, without a budget and with one that is a little above the minimum.
 fn check(
     engine: &EngineOptions,
     name: &str,
@@ -99,7 +99,7 @@ fn floats(graph: GraphBuilder, name: &str, shape: &[usize], seed: u64) -> GraphB
     graph.floats(name, shape, &values)
 }
 
-/// Images through convolutions, instance normalisation, pooling and a classifier.
+/// Returns a model that takes images through convolutions, instance normalisation, pooling and a classifier.
 pub fn convolutions(size: &str) -> Model {
     let mut graph = GraphBuilder::new().input("x", FLOAT, &["n", "3", size, size]);
     for (seed, (name, shape)) in [
@@ -138,7 +138,7 @@ pub fn convolutions(size: &str) -> Model {
     Model::from_bytes(&bytes).unwrap()
 }
 
-/// Rows through dense layers, layer normalisation and dropout.
+/// Returns a model that takes rows through dense layers, layer normalisation and dropout.
 fn dense(inputs: usize, outputs: usize) -> Model {
     let width = 48;
     let mut graph = GraphBuilder::new().input("x", FLOAT, &["n", &inputs.to_string()]);
@@ -175,7 +175,7 @@ fn with_norm(loss: Loss, optimizer: Optimizer) -> TrainingOptions {
     options
 }
 
-/// Images of several sizes.
+/// Checks images of several sizes.
 pub fn images_have_the_bits_of_the_batch(engine: &EngineOptions, sizes: &[&str], cases: &[Parts]) {
     let classes = Loss::SoftmaxCrossEntropy { class_axis: None, ignore_index: None };
     for size in sizes {
@@ -184,11 +184,11 @@ pub fn images_have_the_bits_of_the_batch(engine: &EngineOptions, sizes: &[&str],
     }
 }
 
-/// Rows, with losses of several kinds.
+/// Checks rows, with losses of several kinds.
 pub fn rows_have_the_bits_of_the_batch(engine: &EngineOptions, cases: &[Parts]) {
     let squares = with_norm(Loss::MeanSquaredError, Optimizer::sgd(LEARNING_RATE));
     check(engine, "squared errors", &dense(19, 7), &squares, None, cases);
-    // Labels that do not count: parts have different numbers of positions.
+    // With ignored labels, parts have different numbers of positions.
     let ignoring = Loss::SoftmaxCrossEntropy { class_axis: None, ignore_index: Some(2) };
     let ignoring = with_norm(ignoring, Optimizer::adamw(1e-2));
     check(engine, "ignored labels", &dense(10, 4), &ignoring, Some(4), cases);
@@ -196,7 +196,7 @@ pub fn rows_have_the_bits_of_the_batch(engine: &EngineOptions, cases: &[Parts]) 
     check(engine, "a loss of operators", &dense(6, 3), &of_operators, None, cases);
 }
 
-/// Products of 16 bits; float16 with scaled gradients.
+/// Checks 16-bit products; float16 with scaled gradients.
 pub fn sixteen_bits_have_the_bits_of_the_batch(engine: &EngineOptions, cases: &[Parts]) {
     let classes = Loss::SoftmaxCrossEntropy { class_axis: None, ignore_index: None };
     for precision in [Precision::bfloat16(), Precision::float16()] {

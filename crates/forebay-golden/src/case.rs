@@ -10,9 +10,9 @@ use serde_json::Value;
 /// The root mean square of the probe's factors.
 const PROBE_SCALE: f64 = 3.74;
 
-/// One golden case.
+/// A golden case.
 pub struct Case {
-    /// Its folder's name.
+    /// The name of its folder.
     pub name: &'static str,
     /// `training.json`.
     pub log: Value,
@@ -23,7 +23,7 @@ fn folder(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden").join(name)
 }
 
-/// All arrays of an archive.
+/// Reads all arrays of an archive.
 pub fn read_npz(path: PathBuf) -> BTreeMap<String, Tensor> {
     let mut archive = Archive::open(&path).unwrap();
     archive.names().into_iter().map(|name| (name.clone(), archive.read(&name).unwrap())).collect()
@@ -36,22 +36,22 @@ impl Case {
         Case { name, log: serde_json::from_str(&text).unwrap(), arrays: read_npz(folder(name).join("inputs.npz")) }
     }
 
-    /// The path of one of its files.
+    /// Returns the path of one of the case's files.
     pub fn path(&self, file: &str) -> PathBuf {
         folder(self.name).join(file)
     }
 
-    /// Its model.
+    /// Returns the case's model.
     pub fn model(&self) -> Model {
         Model::from_file(self.path("model.onnx")).unwrap()
     }
 
-    /// What PyTorch makes of the first batch, in evaluation mode.
+    /// Returns PyTorch's output for the first batch, in evaluation mode.
     pub fn output(&self) -> Tensor {
         read_npz(self.path("outputs.npz"))["torch"].clone()
     }
 
-    /// The batch of a step, from 0, and its labels.
+    /// Returns the batch of a step, counted from 0, and its labels.
     pub fn batch(&self, step: usize) -> (BTreeMap<String, Tensor>, Tensor) {
         let (x, y) = match (self.arrays.get("train_x"), self.arrays.get("train_y")) {
             (Some(x), Some(y)) => (row(x, step), row(y, step)),
@@ -60,17 +60,17 @@ impl Case {
         (BTreeMap::from([("x".to_string(), x)]), y)
     }
 
-    /// The first batch.
+    /// Returns the first batch.
     pub fn input(&self) -> BTreeMap<String, Tensor> {
         BTreeMap::from([("x".to_string(), self.arrays["x"].clone())])
     }
 
-    /// A number of the log, by its path.
+    /// Returns a number of the log, given its path.
     pub fn number(&self, pointer: &str) -> f64 {
         self.log.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("{} has no {pointer}", self.name))
     }
 
-    /// The tolerance of this name that passes or fails.
+    /// Returns the tolerance of this name that decides whether a test passes.
     pub fn tolerance(&self, what: &str) -> f64 {
         self.number(&format!("/tolerances/{}/{what}", self.judge()))
     }
@@ -80,7 +80,7 @@ impl Case {
         if flipped { "with_a_flipped_relu" } else { "expected" }
     }
 
-    /// Compares the loss of a step, from 0.
+    /// Compares the loss of a step, counted from 0.
     pub fn compare_loss(&self, step: usize, loss: f32) {
         let expected = self.number(&format!("/loss_f64/{step}"));
         let tolerance = self.tolerance(&format!("loss_rel_by_step/{step}"));
@@ -112,7 +112,7 @@ impl Case {
     }
 }
 
-/// Row `index` modulo the number of rows.
+/// Returns row `index` modulo the number of rows.
 fn row(tensor: &Tensor, index: usize) -> Tensor {
     let row_bytes = tensor.bytes().len() / tensor.shape()[0] as usize;
     let start = index % tensor.shape()[0] as usize * row_bytes;
@@ -123,7 +123,7 @@ fn norm(values: &[f64]) -> f64 {
     values.iter().map(|value| value * value).sum::<f64>().sqrt()
 }
 
-/// The largest of the three distances that the log allows, in units of the l2 norm.
+/// Returns the largest of the three distances that the log allows, in units of the l2 norm.
 fn distance(values: &[f64], entry: &Value) -> f64 {
     let number = |name: &str| entry[name].as_f64().unwrap();
     let l2 = number("l2_f64");
@@ -134,7 +134,7 @@ fn distance(values: &[f64], entry: &Value) -> f64 {
     distances.iter().fold(0.0, |largest: f64, distance| largest.max(distance.abs())) / l2
 }
 
-/// Elements of any type as float64.
+/// Returns elements of any type as float64.
 pub fn to_f64(tensor: &Tensor) -> Vec<f64> {
     let integers = || tensor.integers().map(|values| values.map(|value| value as f64).collect());
     tensor.to_f64().or_else(integers).expect("every type is a floating type or one of integers")

@@ -1,4 +1,4 @@
-//! A model that computes the indices of a table's rows: what happens where one is out of range.
+//! A model that computes the indices of a table's rows, to test what happens if one is out of range.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use forebay_base::{Kernel, Launch};
 
 use crate::{onnx, trainer};
 
-/// Rows of the table, and indices in two rows.
+/// The number of rows of the table, and the sizes of the indices.
 const ROWS: usize = 40;
 const INDICES: [usize; 2] = [6, 500];
 const COLUMNS: usize = 60;
 
-/// y = table\[integer(x + 0)].
+/// Returns the model y = table\[integer(x + 0)].
 fn model() -> Model {
     let count = INDICES[0] * INDICES[1];
     let table: Vec<f64> = (0..ROWS * COLUMNS).map(|i| (i % 97) as f64 / 97.0).collect();
@@ -30,7 +30,7 @@ fn model() -> Model {
     Model::from_bytes(&bytes).unwrap()
 }
 
-/// Indices in range, but for one.
+/// Returns indices that are in range, except for `wrong`.
 fn input(wrong: Option<f32>) -> Tensor {
     let mut values: Vec<f32> = (0..INDICES[0] * INDICES[1]).map(|i| (i * 7 % ROWS) as f32 - 3.0).collect();
     if let Some(index) = wrong {
@@ -43,10 +43,10 @@ fn fed(wrong: Option<f32>) -> BTreeMap<String, Tensor> {
     BTreeMap::from([("x".to_string(), input(wrong))])
 }
 
-/// Where a wrong index stands: in the last row's fourth place.
+/// The position of a wrong index: the fourth one in the last row.
 const ELEMENT: usize = 5 * INDICES[1] + 3;
 
-/// What is said of the wrong index.
+/// Checks what the error says about the wrong index.
 fn assert_named(error: &Error, index: i64) {
     let Error::Runtime(RuntimeError::Index { name, element, index: found, limit, .. }) = error else {
         panic!("{error}")
@@ -62,7 +62,7 @@ fn training() -> TrainingOptions {
     TrainingOptions::new(Loss::MeanSquaredError, sgd)
 }
 
-/// The least device memory in which the model trains, in bytes: its gather runs in parts.
+/// Returns the minimum device memory in which the model trains, in bytes, with its gather in parts.
 pub fn least_memory_bytes() -> u64 {
     let least = trainer(model(), training(), EngineOptions::default()).statistics().minimum_budget_bytes;
     let engine = EngineOptions::default().simulate_device(MemorySize::Bytes(least));
@@ -72,7 +72,7 @@ pub fn least_memory_bytes() -> u64 {
     least
 }
 
-/// Runs and trains with an index that is too large, and one that is too small; then with good ones.
+/// Runs and trains with an index that is too large and one that is too small, and then with valid ones.
 pub fn are_refused_when_out_of_range(engine: &EngineOptions) {
     let mut session = Session::builder(&model()).engine(engine.clone()).build().unwrap();
     let expected = session.run(fed(None)).unwrap();

@@ -1,14 +1,14 @@
-//! Golden cases: models in `testdata/golden` with what PyTorch makes of them, and what the tests of the library share to train them and
-//! compare. A development dependency only.
+//! Golden cases: models in `testdata/golden` with PyTorch's results, and the helpers that the library's tests share to train and compare
+//! them. A development dependency only.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`accumulation`] | models whose steps go through a batch in parts |
+//! | [`accumulation`] | models whose steps process a batch in parts |
 //! | [`case`] | the cases, and how to compare with them |
 //! | [`mod@reference`] | comparisons of a device with what PyTorch computes |
-//! | [`matrices`] | a model whose matrices are larger than what its rows hold |
+//! | [`matrices`] | a model whose matrices are larger than its activations |
 //! | [`indices`] | a model that computes the indices of a table's rows |
-//! | [`losses`] | losses next to what PyTorch makes of them |
+//! | [`losses`] | losses compared with PyTorch's |
 
 pub mod accumulation;
 pub mod case;
@@ -28,30 +28,30 @@ use forebay_device::host::{HostDevice, HostOptions};
 pub use case::{Case, to_f64};
 pub use forebay_testing::onnx;
 
-/// The host device with this number of threads.
+/// Returns options for the host device with this number of threads.
 pub fn host(threads: usize) -> EngineOptions {
     EngineOptions::default().threads(threads)
 }
 
-/// The host device in the most permissive order, with random delays.
+/// Returns the host device with the most permissive order and random delays.
 pub fn chaos(threads: usize, seed: u64) -> Arc<dyn Device> {
     let host = HostDevice::new(&HostOptions { threads: Some(threads), ..HostOptions::default() }).unwrap();
     Arc::new(ChaosDevice::new(Arc::new(host), seed).unwrap())
 }
 
-/// A trainer on the device that the options name.
+/// Returns a trainer on the device that the options name.
 pub fn trainer(model: Model, training: TrainingOptions, engine: EngineOptions) -> Trainer {
     trainer_on(model, training, engine, None)
 }
 
-/// Options that train so, on this engine.
+/// Returns options for this training on this engine.
 pub fn trainer_options(training: TrainingOptions, engine: EngineOptions) -> TrainerOptions {
     let mut options = TrainerOptions::new(training);
     options.engine = engine;
     options
 }
 
-/// A trainer on this device, if one is given.
+/// Returns a trainer on this device, if one is given.
 pub fn trainer_on(
     model: Model,
     training: TrainingOptions,
@@ -70,12 +70,12 @@ fn options(case: &Case, optimizer: Optimizer) -> TrainingOptions {
     TrainingOptions::new(Loss::SoftmaxCrossEntropy { class_axis, ignore_index: None }, optimizer)
 }
 
-/// Plain gradient descent with this learning rate.
+/// Returns options for plain gradient descent with this learning rate.
 pub fn with_learning_rate(case: &Case, learning_rate: f32) -> TrainingOptions {
     options(case, Optimizer::sgd(learning_rate))
 }
 
-/// The case's own recipe.
+/// Returns the case's own recipe.
 pub fn recipe(case: &Case) -> TrainingOptions {
     let number = |name: &str| case.number(&format!("/optimizer/{name}")) as f32;
     match case.log["optimizer"]["kind"].as_str() {
@@ -108,9 +108,9 @@ pub fn recipe(case: &Case) -> TrainingOptions {
 /// Losses, and everything that the steps changed.
 #[derive(Debug, PartialEq)]
 pub struct Run {
-    /// One per step.
+    /// The bits of the losses, one per step.
     pub losses: Vec<u32>,
-    /// By name.
+    /// Parameters and state, by name.
     pub values: BTreeMap<String, Tensor>,
 }
 
@@ -126,7 +126,7 @@ pub fn run(case: &Case, trainer: &mut Trainer, steps: usize) -> Run {
     Run { losses, values }
 }
 
-/// The same losses and values, bit for bit; else the names of tensors that differ.
+/// Asserts that losses and values are the same, bit for bit; the message names the tensors that differ.
 pub fn assert_same(expected: &Run, found: &Run, what: &str) {
     assert_eq!(expected.losses, found.losses, "{what}: losses");
     let differing: Vec<&String> = expected

@@ -1,4 +1,4 @@
-//! Losses next to what PyTorch and MONAI make of them: values, and gradients by the prediction (`testdata/training/losses.json`).
+//! Losses compared with those of PyTorch and MONAI: values, and gradients with respect to the prediction (`testdata/training/losses.json`).
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use serde_json::Value;
 
 /// A case of the table.
 pub struct LossCase {
-    /// Which.
+    /// The name of the case.
     pub name: String,
     row: Value,
 }
 
-/// All cases.
+/// Returns all cases.
 pub fn cases() -> Vec<LossCase> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/training/losses.json");
     let table: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
@@ -38,7 +38,7 @@ fn targets(region: &mut Region) {
     (region.shares, region.has_targets) = (Shares::Sigmoid, true);
 }
 
-/// The loss of a case, as the script that made the table has it.
+/// Returns the loss of a case, as in the script that made the table.
 fn loss(name: &str) -> Loss {
     let weights = || vec![1.0, 2.0, 0.5];
     let entropy = |class_weights, label_smoothing, ignore_index| Loss::WeightedCrossEntropy {
@@ -143,7 +143,7 @@ impl LossCase {
         self.row[key].as_array().unwrap().iter().map(|size| size.as_u64().unwrap()).collect()
     }
 
-    /// A model whose prediction is a parameter that the case's numbers are added to.
+    /// Returns a model whose prediction is a parameter to which the case's numbers are added.
     fn model(&self) -> Model {
         let shape = self.sizes("shape");
         let names: Vec<String> = shape.iter().map(u64::to_string).collect();
@@ -173,10 +173,10 @@ impl LossCase {
         Tensor::from_i64(&shape, &labels)
     }
 
-    /// Trains a step of size 1 on this engine, so that the parameter becomes minus the gradient, and compares with the table.
+    /// Trains for one step of size 1 on this engine, so that the parameter becomes minus the gradient, and compares with the table.
     ///
     /// # Panics
-    /// Where the loss or its gradient is another one.
+    /// If the loss or its gradient differs.
     pub fn check(&self, engine: EngineOptions) {
         let mut options = TrainingOptions::new(loss(&self.name), Optimizer::sgd(1.0));
         options.loss_output = Some("prediction".to_string());

@@ -1,5 +1,5 @@
-//! A model whose matrices are larger than what its rows hold: few rows, large layers, a squared error. Within its least budget no
-//! matrix is on the device as a whole.
+//! A model whose matrices are larger than its activations: few rows, large layers, and a squared error. With the minimum budget, no matrix
+//! is ever on the device as a whole.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ const WIDE: usize = 1100;
 const NARROW: usize = 700;
 const OUTPUTS: usize = 520;
 
-/// Numbers around 0, each a function of its place.
+/// Returns numbers around 0, each of which is a function of its position.
 fn numbers(seed: usize, count: usize, scale: f64) -> Vec<f64> {
     (0..count).map(|i| ((i * 7919 + seed * 104_729) % 1009) as f64 / 504.5 - 1.0).map(|value| value * scale).collect()
 }
@@ -48,8 +48,8 @@ fn tensor(seed: usize, columns: usize) -> Tensor {
     Tensor::new(DataType::Float32, &[ROWS as u64, columns as u64], bytes).unwrap()
 }
 
-/// Steps, one that stops before it changes anything, and parameters that are written from outside: what steps leave on the
-/// device for each other is not what the next one needs then.
+/// Runs steps, including one that stops before it changes anything, and writes parameters from outside, after which what a step left on the
+/// device for the next one is not what that step needs.
 fn run(trainer: &mut Trainer) -> Run {
     let batch = |x: Tensor| BTreeMap::from([("x".to_string(), x)]);
     let step = |trainer: &mut Trainer, step: usize| {
@@ -70,7 +70,7 @@ fn run(trainer: &mut Trainer) -> Run {
     Run { losses, values }
 }
 
-/// Trains within budgets down to the least: the bits are those of the unlimited run.
+/// Trains within budgets down to the minimum, and checks that the bits are those of the unlimited run.
 pub fn same_bits_within_every_budget(engine: &EngineOptions) {
     let within = |budget: Option<u64>| {
         let optimizer = Optimizer::Sgd { learning_rate: 0.05, momentum: 0.9, nesterov: false, weight_decay: 0.0 };

@@ -7,11 +7,11 @@ use forebay::{EngineOptions, Session, Tensor};
 use crate::case::{Case, to_f64};
 use crate::{recipe, trainer, with_learning_rate};
 
-/// A learning rate so large that the gradient can be read off one step of plain gradient descent: a power of two, so that
-/// scaling is exact, and large enough for the parameter to vanish next to it.
+/// A learning rate so large that the gradient can be read off one step of plain gradient descent: a power of two, so that scaling is exact,
+/// and so large that the parameter is negligible next to it.
 const READING_RATE: f32 = (1u32 << 20) as f32;
 
-/// The forward pass agrees.
+/// Checks that the forward pass agrees.
 pub fn forward(case: &Case, engine: EngineOptions) {
     let mut session = Session::builder(&case.model()).engine(engine).build().unwrap();
     let outputs = session.run(case.input()).unwrap();
@@ -22,7 +22,7 @@ pub fn forward(case: &Case, engine: EngineOptions) {
     assert!(distance <= tolerance, "{}: {distance} is more than {tolerance}", case.name);
 }
 
-/// The first step's gradients agree.
+/// Checks that the gradients of the first step agree.
 pub fn gradients(case: &Case, engine: EngineOptions) {
     let mut trainer = trainer(case.model(), with_learning_rate(case, READING_RATE), engine);
     let before = trainer.parameters().unwrap();
@@ -39,7 +39,7 @@ pub fn gradients(case: &Case, engine: EngineOptions) {
     case.compare_tensors("grad_step_1", "grad_step_1_rel_l2", &gradients);
 }
 
-/// Losses, parameters and statistics of all steps agree.
+/// Checks that the losses, parameters and statistics of all steps agree.
 pub fn training(case: &Case, engine: EngineOptions) {
     let mut trainer = trainer(case.model(), recipe(case), engine);
     for step in 0..case.number("/steps") as usize {

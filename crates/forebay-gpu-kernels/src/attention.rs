@@ -11,17 +11,17 @@ use super::shaders::{
 };
 use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, unsupported};
 
-/// Rows, or keys, of a workgroup (`TILE` of the shaders). Parts begin at multiples of it.
+/// The number of rows or keys per workgroup (`TILE` in the shaders). Parts begin at multiples of it.
 const TILE: u64 = 32;
 const _: () = assert!(ATTENTION_ROWS.is_multiple_of(TILE) && ATTENTION_KEYS.is_multiple_of(TILE));
 
-/// A shader for heads of at most 64, 128 and 256 elements.
+/// Shaders for heads of at most 64, 128 and 256 elements.
 type Builds = [&'static Shader; 3];
 const FORWARD: Builds = [&ATTENTION_64, &ATTENTION_128, &ATTENTION_256];
 const BY_QUERIES: Builds = [&ATTENTION_QUERY_GRADIENT_64, &ATTENTION_QUERY_GRADIENT_128, &ATTENTION_QUERY_GRADIENT_256];
 const BY_KEYS: Builds = [&ATTENTION_KEY_GRADIENT_64, &ATTENTION_KEY_GRADIENT_128, &ATTENTION_KEY_GRADIENT_256];
 
-/// How a kernel of this family runs.
+/// Lowers a kernel of this family.
 pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
@@ -63,7 +63,8 @@ fn forward(
     Ok(attending.dispatch(&FORWARD, operands, attending.heads, attending.rows, gpu).into())
 }
 
-/// The dispatches that compute the gradient by queries, where there is such a result, and those by keys and values.
+/// Returns the dispatches that compute the gradients with respect to the queries, and to the keys and values, if they are among the
+/// results.
 fn gradient(
     options: &AttentionOptions,
     reads: &[TensorDesc],
@@ -98,7 +99,7 @@ fn gradient(
     Ok(Lowered::from(dispatches))
 }
 
-/// What every launch says of queries, keys, values and mask.
+/// The sizes of queries, keys, values and mask that every launch needs.
 struct Attending {
     options: AttentionOptions,
     batch: u64,
@@ -108,7 +109,7 @@ struct Attending {
     keys: u64,
     size: u64,
     v_size: u64,
-    /// What the mask is (`MASK` of the shaders), and its strides by batch, head and row.
+    /// The kind of the mask (`MASK` in the shaders), and its strides over batches, heads and rows.
     mask: (u32, [u64; 3]),
 }
 
@@ -131,7 +132,7 @@ impl Attending {
         if size.max(v_size) > ATTENTION_SIZE_MAX {
             return Err(format!("heads of {size} and {v_size} elements are larger than {ATTENTION_SIZE_MAX}"));
         }
-        // Places of rows and keys are numbers with a sign.
+        // Shaders number rows and keys with signed integers.
         const PLACES_MAX: u64 = 1 << 30;
         if rows.max(keys) > PLACES_MAX {
             return Err(format!("{rows} rows or {keys} keys are more than the {PLACES_MAX} that shaders count"));
@@ -148,7 +149,7 @@ impl Attending {
     }
 
     /// # Errors
-    /// Where an operand is not packed float32 of this many heads, rows and elements of a row.
+    /// If an operand is not packed float32 with this number of heads, rows and elements per row.
     fn require(&self, descs: &[&TensorDesc], heads: u64, rows: u64, size: u64) -> Result<(), String> {
         require_packed(descs, DataType::Float32, self.batch * heads * rows * size)
     }
@@ -171,7 +172,7 @@ impl Attending {
         Ok((kind, std::array::from_fn(|axis| if sizes[axis] == 1 { 0 } else { strides[axis] })))
     }
 
-    /// A workgroup for each tile of these rows, or keys, of this many heads, or groups, of each batch.
+    /// Returns a dispatch with a workgroup for each tile of the rows (or keys) of each head (or group) of each batch.
     fn dispatch(&self, builds: &Builds, operands: Vec<Operand>, heads: u64, rows: u64, gpu: &Target) -> Dispatch {
         let tiles = rows.div_ceil(TILE);
         let count = self.batch * heads * tiles;
@@ -181,7 +182,7 @@ impl Attending {
             65..=128 => builds[1],
             _ => builds[2],
         };
-        // Beyond these, rows see nothing or all.
+        // Beyond these limits, rows attend to nothing or to everything.
         let causal = self.options.causal.map(|last| last.clamp(-(self.rows as i64), self.keys as i64) as i32);
         let (kind, strides) = self.mask;
         let mut parameters = vec![groups[0]];

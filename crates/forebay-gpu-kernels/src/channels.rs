@@ -1,4 +1,4 @@
-//! Sums over the positions of each channel: how workgroups share them.
+//! Sums over the positions of each channel, and how workgroups share them.
 
 use forebay_base::kernel::Activation;
 use forebay_base::{DataType, TensorDesc};
@@ -8,26 +8,26 @@ use super::shaders::{self, Shader};
 use super::strided_layout::StridedLayout;
 use super::{Dispatch, Lowered, Operand, Target, groups};
 
-/// Channels from which on each has one workgroup, and chunks up to which one does with one.
+/// With at least this many channels, or at most this many chunks, each channel has a single workgroup.
 const CHANNELS_APART: u64 = 128;
 const CHUNKS_TOGETHER: u64 = 8;
-/// Workgroups that share the channels of a sum, about.
+/// The approximate number of workgroups that share the channels of a sum.
 const GROUPS: u64 = 1024;
-/// Bytes of a chunk's sums: two float64, and two more where distances to an element are summed.
+/// The bytes of a chunk's sums: two float64, and two more if distances to an element are summed.
 const CHUNK_SUMS_BYTES: u64 = 16;
 const CHUNK_STATISTICS_BYTES: u64 = 32;
 
-/// What the shaders of batch normalisation and its sums are told of an activation.
+/// Returns an activation as a parameter of the shaders of batch normalisation and its sums.
 ///
 /// # Errors
-/// Where it is something else than a ReLU.
+/// If there is an activation other than a ReLU.
 pub(super) fn is_relu(activation: Activation) -> Result<u32, String> {
     activation.is_relu().map(u32::from)
 }
 
-/// The sums of a strided layout's channels: how workgroups share them.
+/// How workgroups share the sums of a strided layout's channels.
 struct Sharing {
-    /// Chunks of a workgroup, and workgroups of a channel.
+    /// The number of chunks per workgroup, and of workgroups per channel.
     group_chunks: u64,
     channel_groups: u64,
 }
@@ -43,27 +43,27 @@ impl Sharing {
     }
 }
 
-/// Whether several workgroups sum a channel: there are too few channels to keep a device busy with one workgroup each.
+/// Returns whether several workgroups sum a channel, because there are too few channels to keep a device busy with one workgroup each.
 pub(super) fn are_shared(strided_layout: &StridedLayout) -> bool {
     Sharing::of(strided_layout).channel_groups > 1
 }
 
-/// What a kernel sums, apart from its operands.
+/// The parameters of a sum, apart from its operands.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Settings {
     /// Whether distances to the first element are summed.
     pub statistics: bool,
-    /// Added to a variance before its root is taken.
+    /// Added to a variance before its square root is taken.
     pub epsilon: f32,
-    /// As [`is_relu`] says.
+    /// The activation, as returned by [`is_relu`].
     pub relu: u32,
-    /// How x and dy are stored, as [`format_of`] says, where the shader is told (`batch_operands.slang`).
+    /// How x and dy are stored, as returned by [`format_of`], if the shader needs to know (`batch_operands.slang`).
     ///
     /// [`format_of`]: super::operands::format_of
     pub formats: Option<[u32; 2]>,
 }
 
-/// The dispatch that sums over the positions of `x`, which has been read `count` operands among.
+/// Returns the dispatch that sums over the positions of `x`, one of `reads` operands that are read.
 pub(super) fn sum_channels(
     shader: &'static Shader,
     x: StridedLayout,
@@ -87,7 +87,7 @@ pub(super) fn sum_channels(
     parameters.extend(x.positions(x.is_seamless() && dy.is_seamless()));
     parameters.extend(x.words());
     parameters.extend(dy.words());
-    // A shader has all of its bindings bound, even those that it does not use here.
+    // All bindings of a shader must be bound, even those that it does not use here.
     let workspace = if shared { Operand::Workspace } else { Operand::Counter };
     let operands = (0..reads).map(Operand::Read).chain([Operand::Write(0), workspace, Operand::Counter]);
     let dispatch = Dispatch {
@@ -102,7 +102,7 @@ pub(super) fn sum_channels(
     Lowered { workspace_bytes, ..Lowered::from(dispatch) }
 }
 
-/// The reduction that sums along all axes but the second, as parts would sum it.
+/// Lowers the reduction that sums along all axes but the second, in the same way as parts would sum it.
 pub(super) fn whole_channels(x: &TensorDesc, y: &TensorDesc, gpu: &Target) -> Result<Lowered, String> {
     let shader = for_type(x.data_type(), [&shaders::REDUCE_CHANNELS_F32, &shaders::REDUCE_CHANNELS_F64])?;
     require_packed(&[y], x.data_type(), x.sizes()[1])?;
@@ -110,13 +110,13 @@ pub(super) fn whole_channels(x: &TensorDesc, y: &TensorDesc, gpu: &Target) -> Re
     Ok(sum_channels(shader, strided_layout, strided_layout, Settings::default(), 1, gpu))
 }
 
-/// The mean of squared errors, as parts would sum them.
+/// Lowers the mean of squared errors, in the same way as parts would sum them.
 pub(super) fn mean_squares(reads: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
     let x = squares(reads)?;
     Ok(sum_channels(&shaders::MEAN_SQUARES_F32, x, x, Settings::default(), 2, gpu))
 }
 
-/// Elements whose differences are squared: one channel, each element a row.
+/// Returns the layout of the elements whose differences are squared: one channel, in which each element is a row.
 pub(super) fn squares(reads: &[TensorDesc]) -> Result<StridedLayout, String> {
     let [prediction, target] = exactly(reads, "operands")?;
     let rows = prediction.element_count();

@@ -1,6 +1,6 @@
 //! Convolution in one to three spatial dimensions: forward, data gradient, weight gradient.
 //!
-//! Every direction is a matrix product whose operands are read where they lie, element by element.
+//! Each of these is a matrix product whose operands are read in place, element by element.
 
 mod correlation;
 mod weight_gradient;
@@ -17,13 +17,13 @@ use correlation::Direction;
 struct Geometry {
     operand_type: OperandType,
     groups: u32,
-    /// Channels of x in a group, and of y.
+    /// The number of channels of x and of y in a group.
     inputs: u32,
     outputs: u32,
     x: Spatial,
     y: Spatial,
     window: Sliding,
-    /// The first spatial dimension, among three.
+    /// The index of the first spatial dimension, among three.
     first: usize,
 }
 
@@ -64,14 +64,14 @@ impl Geometry {
         })
     }
 
-    /// Distances in w: by output channel, by input channel, and by tap in the three dimensions.
+    /// Returns the strides of w: over output channels, input channels, and taps in the three dimensions.
     fn weight_strides(&self) -> [u32; 5] {
         let ([_, height, width], taps) = (self.window.kernel, self.window.taps());
         [self.inputs * taps, taps, height * width, width, 1]
     }
 }
 
-/// How a kernel of this family runs.
+/// Lowers a kernel of this family.
 pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],

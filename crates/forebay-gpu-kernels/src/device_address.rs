@@ -1,19 +1,19 @@
-//! Operands larger than a binding: what does not run in [`super::parts`] is reached by its address.
+//! Operands larger than a binding: those that cannot be processed in [`super::parts`] are accessed through their addresses.
 //!
-//! Every shader has a second form for that, compiled from the same source (`kernels/operands.slang`): the arithmetic and its
-//! order are the same, and so are the bits of results. Every device that can be used here has addresses (Vulkan 1.3 asks for
-//! them), whatever it says of bindings, and they cost nothing where bindings hold all operands. Parts are preferred all the same:
-//! the validation layer sees what is bound, and not what is reached by an address.
+//! Every shader has a device-address variant, compiled from the same source (`kernels/operands.slang`): the arithmetic and its order are
+//! the same, and so are the bits of the results. Every device that can be used here has addresses (Vulkan 1.3 requires them), whatever its
+//! limits on bindings, and they cost nothing if bindings hold all operands. Parts are preferred nevertheless: the validation layer sees
+//! what is bound, but not what is accessed through an address.
 
 use forebay_base::TensorDesc;
 
 use super::operands::COUNT_MAX;
 use super::{Dispatch, Operand, Target};
 
-/// Makes a dispatch one that reaches its operands by their addresses, where a binding does not hold one of them.
+/// Makes a dispatch access its operands through their addresses if a binding cannot hold one of them.
 ///
 /// # Errors
-/// Where an operand has more words than shaders count.
+/// If an operand has more words than shaders can count.
 pub(super) fn device_address(
     dispatch: &mut Dispatch,
     reads: &[TensorDesc],

@@ -1,8 +1,8 @@
-//! Dispatches that go through the elements of a tensor: the counterpart of the repository's `kernels/elements.slang`.
+//! Dispatches that iterate over the elements of a tensor: the counterpart of the repository's `kernels/elements.slang`.
 //!
-//! Elements are gone through in the order in which the output lies, with dimensions merged that lie seamlessly in every
-//! operand. What is too large for one dispatch (a binding holds a limited number of bytes) is cut along the outermost dimension, or,
-//! where that gives too many parts, reached by its address.
+//! Elements are visited in the memory order of the output, and dimensions that are contiguous in every operand are merged. What is too
+//! large for one dispatch (a binding holds a limited number of bytes) is cut along the outermost dimension or, if that gives too many
+//! parts, accessed through its address.
 
 pub(super) use forebay_base::kernel::opcodes::ElementKind as Kind;
 use forebay_base::narrow::{self, Narrowing};
@@ -12,35 +12,34 @@ use half::{bf16, f16};
 use super::operands::broadcast_strides;
 use super::{Bound, Dispatch, Operand, Shader, Target, groups};
 
-/// Elements, or words of smaller elements, that a workgroup makes.
+/// The number of elements, or of words of smaller elements, that a workgroup computes.
 const ITEMS_PER_GROUP: u64 = 256 * 4;
-/// Elements that one dispatch makes at most: their numbers, and those of invocations past the end, fit 32 bits.
+/// The maximum number of elements that one dispatch computes: their indices, and those of invocations past the end, fit in 32 bits.
 const ELEMENTS_MAX: u64 = 1 << 31;
-/// Parts of one launch at most. Where an operand's elements are not gone through in the order in which they lie, cutting helps
-/// little.
+/// The maximum number of parts of one launch. If an operand's elements are not visited in memory order, cutting helps little.
 const PARTS_MAX: usize = 64;
-/// What bindings start at multiples of.
+/// The alignment of bindings in bytes.
 const BINDING_ALIGNMENT_BYTES: u64 = 256;
 
-/// How an operand's elements lie.
+/// How an operand's elements are laid out in memory.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
-    /// Whose bytes.
+    /// The operand.
     pub operand: Operand,
-    /// Bytes of an element.
+    /// The size of an element in bytes.
     pub element_bytes: u64,
-    /// Bytes of the operand.
+    /// The size of the operand in bytes.
     pub total_bytes: u64,
-    /// Place of the first element.
+    /// The position of the first element.
     pub first: i64,
-    /// Strides in elements.
+    /// The strides in elements.
     pub strides: Vec<i64>,
-    /// Whether the shader finds its way by itself: all of the operand is bound.
+    /// Whether the shader computes positions itself, so that all of the operand is bound.
     is_whole: bool,
 }
 
 impl Layout {
-    /// An operand in which the shader finds its way by itself.
+    /// Returns the layout of an operand in which the shader computes positions itself.
     pub fn whole(operand: Operand, desc: &TensorDesc, sizes: &[u64]) -> Layout {
         Layout {
             operand,
@@ -52,18 +51,19 @@ impl Layout {
         }
     }
 
-    /// An operand in which the shader finds its way from a place of each element on: by dimension, how far these are apart.
+    /// Returns the layout of an operand in which the shader computes positions itself, from one starting position per element; `strides`
+    /// are the distances between these by dimension.
     pub fn from_places(operand: Operand, desc: &TensorDesc, strides: Vec<i64>) -> Layout {
         Layout { strides, ..Layout::whole(operand, desc, &[]) }
     }
 
-    /// The same for an operand of which only what the elements take is bound.
+    /// Returns the same layout for an operand of which only the part that the elements occupy is bound.
     pub fn in_part(mut self) -> Layout {
         self.is_whole = false;
         self
     }
 
-    /// An operand that broadcasts to `sizes`: dimensions align at the last, size 1 broadcasts.
+    /// Returns the layout of an operand that broadcasts to `sizes`: dimensions are aligned at the last one, and size 1 broadcasts.
     pub fn broadcast(operand: Operand, desc: &TensorDesc, sizes: &[u64]) -> Result<Layout, String> {
         let strides = broadcast_strides(desc.sizes(), &desc.effective_strides(), sizes)?;
         Ok(Layout {
@@ -77,41 +77,41 @@ impl Layout {
     }
 }
 
-/// Elements to go through: sizes, and how every operand lies, the output last.
+/// Elements to iterate over: their sizes, and the layout of every operand, the output last.
 #[derive(Clone, Debug)]
 pub(super) struct Elements {
-    /// Sizes.
+    /// The size of each dimension.
     pub sizes: Vec<u64>,
-    /// Operands.
+    /// The layouts of the operands, the output last.
     pub layouts: Vec<Layout>,
-    /// The number of the output's first element, for shaders that count elements.
+    /// The index of the output's first element, for shaders that number elements.
     first: u64,
     is_cut: bool,
 }
 
-/// What a shader is told beyond its elements.
+/// A shader and its parameters, apart from the elements.
 #[derive(Clone, Debug)]
 pub(super) struct Task {
     /// The shader.
     pub shader: &'static Shader,
     /// Its specialization constants from 5 on.
     pub constants: Vec<u32>,
-    /// Its own words.
+    /// Its additional parameters.
     pub arguments: Vec<u32>,
 }
 
 impl Elements {
-    /// Elements of these sizes.
+    /// Returns elements of these sizes.
     pub fn new(sizes: &[u64], layouts: Vec<Layout>) -> Elements {
         Elements { sizes: sizes.to_vec(), layouts, first: 0, is_cut: false }
     }
 
-    /// The same, counted from another number than 0.
+    /// Returns the same elements, numbered from `first` instead of 0.
     pub fn counted_from(self, first: u64) -> Elements {
         Elements { first, ..self }
     }
 
-    /// Elements of the operands of a launch, which broadcast to the sizes of what is written.
+    /// Returns the elements of a launch's operands, which broadcast to the sizes of the output.
     pub fn of(reads: &[TensorDesc], write: &TensorDesc) -> Result<Elements, String> {
         let sizes = write.sizes();
         let read = |(number, desc): (usize, &TensorDesc)| Layout::broadcast(Operand::Read(number), desc, sizes);
@@ -120,7 +120,8 @@ impl Elements {
         Ok(Elements::new(sizes, layouts))
     }
 
-    /// Elements of 8 bytes as two of 4: a dimension more. Operands of other sizes (a condition) stay.
+    /// Returns the same elements, with those of 8 bytes as two of 4 bytes along an additional dimension. Operands with elements of other
+    /// sizes (a condition) stay unchanged.
     pub fn in_words(mut self) -> Elements {
         if self.layouts.iter().all(|layout| layout.element_bytes != 8) {
             return self;
@@ -138,7 +139,7 @@ impl Elements {
         self
     }
 
-    /// Elements of less than 4 bytes as words, where all operands have as many of them in every word.
+    /// Returns elements of less than 4 bytes as words, if all operands have equally many of them in every word.
     pub fn in_whole_words(self) -> Elements {
         let mut merged = self.merged();
         let per_word = (4 / merged.layouts[0].element_bytes) as i64;
@@ -162,7 +163,7 @@ impl Elements {
         merged
     }
 
-    /// The dispatches that go through them: few enough, with what bindings hold, or as few as can be.
+    /// Returns the dispatches that iterate over the elements: few enough dispatches that each fit in bindings, or else as few as possible.
     pub fn dispatches(self, task: &Task, gpu: &Target) -> Result<Vec<Dispatch>, String> {
         let whole = self.merged();
         let parts = whole.clone().cut(PARTS_MAX, |elements| elements.fits(gpu));
@@ -170,7 +171,7 @@ impl Elements {
         parts.iter().map(|elements| elements.dispatch(task, gpu)).collect()
     }
 
-    /// Parts that fit; none where there are more than `most`, or one element does not.
+    /// Cuts the elements into parts that fit; `None` if there are more than `most`, or if a single element does not fit.
     fn cut(self, most: usize, fits: impl Fn(&Elements) -> bool) -> Option<Vec<Elements>> {
         let mut parts = Vec::new();
         let mut rest = vec![self];
@@ -188,7 +189,7 @@ impl Elements {
         Some(parts)
     }
 
-    /// The same elements with dimensions in the order in which the output lies, and merged where that changes nothing.
+    /// Returns the same elements with dimensions in the memory order of the output, merged wherever that changes nothing.
     fn merged(&self) -> Elements {
         let stride = |operand: usize, dimension: usize| self.layouts[operand].strides[dimension];
         let output = self.layouts.len() - 1;
@@ -217,19 +218,19 @@ impl Elements {
         merged
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     fn count(&self) -> u64 {
         self.sizes.iter().product()
     }
 
-    /// First and last place that an operand's elements take.
+    /// Returns the first and last positions that an operand's elements occupy.
     fn extent(&self, layout: &Layout) -> (i64, i64) {
         let reaches = self.sizes.iter().zip(&layout.strides).map(|(&size, &stride)| (size as i64 - 1) * stride);
         let (below, above): (Vec<i64>, Vec<i64>) = reaches.partition(|&device_address| device_address < 0);
         (layout.first + below.iter().sum::<i64>(), layout.first + above.iter().sum::<i64>())
     }
 
-    /// The bytes that a binding has to hold, from a multiple of its alignment on, in words.
+    /// Returns the offset and the number of bytes that a binding must hold, from a multiple of its alignment on and in whole words.
     fn bytes_of(&self, layout: &Layout) -> (u64, u64) {
         if layout.is_whole {
             return (0, layout.total_bytes);
@@ -249,7 +250,7 @@ impl Elements {
         self.count() <= ELEMENTS_MAX
     }
 
-    /// The elements in two parts, cut along the outermost dimension, at a multiple of 256 where it is long; none of one.
+    /// Cuts the elements in two along the outermost dimension, at a multiple of 256 if it is long; `None` for a single element.
     fn halves(self) -> Option<(Elements, Elements)> {
         let (&size, inner) = self.sizes.split_first()?;
         let step = [BINDING_ALIGNMENT_BYTES, 4, 1].into_iter().find(|step| size >= 2 * step).unwrap_or(1);
@@ -259,7 +260,7 @@ impl Elements {
             part.sizes = [&[length], inner].concat();
             part.is_cut = true;
             part.layouts.iter_mut().for_each(|layout| layout.first += start as i64 * layout.strides[0]);
-            // A dimension of one element is none.
+            // A dimension of one element is dropped.
             part.merged()
         };
         Some((part(0, middle), part(middle, size - middle)))
@@ -301,8 +302,8 @@ impl Elements {
         Ok(Dispatch { shader: task.shader, constants, bindings, parameters, groups })
     }
 
-    /// The layout's code where nothing lies between the elements of any operand, all of which begin at place 0: a bit for that,
-    /// and one for every operand that is not the same element throughout.
+    /// Returns the layout's code if the elements of every operand are contiguous and begin at position 0: a bit for that, and one for each
+    /// operand that is not the same element throughout.
     fn flat(&self, firsts: &[u32]) -> Option<u32> {
         let is_run = |layout: &Layout| match layout.strides.as_slice() {
             [] | [0] => Some(false),
@@ -315,7 +316,7 @@ impl Elements {
         (writes_words && firsts.iter().all(|&first| first == 0)).then_some(code)
     }
 
-    /// Whether the output's elements lie one after the other in the order in which they are gone through.
+    /// Returns whether the output's elements are contiguous in the order in which they are visited.
     fn is_dense(&self, output: &Layout) -> bool {
         let mut expected = 1;
         self.sizes.iter().zip(&output.strides).rev().all(|(&size, &stride)| {
@@ -325,7 +326,8 @@ impl Elements {
         })
     }
 
-    /// Whether a dense output's words are its own, the last perhaps in part: others' elements may follow where it is cut.
+    /// Returns whether a dense output shares none of its words with another part. Its last word can be partial unless it is cut, because
+    /// elements of another part can then follow.
     fn has_whole_words(&self, output: &Layout) -> bool {
         let per_word = (4 / output.element_bytes).max(1);
         let end = output.first as u64 + self.count();
@@ -333,10 +335,10 @@ impl Elements {
     }
 }
 
-/// A divisor as `divisor.slang` wants it: with a factor (0 for 1) and a shift by which numbers below 2^31 are divided.
+/// Returns a divisor in the form that `divisor.slang` expects: with a factor (0 for 1) and a shift that divide numbers below 2^31.
 pub(super) fn divisor(number: u32) -> [u32; 3] {
-    // The least power of two that is not below the number; the factor then has 32 bits, and is too large by so little that
-    // it does not matter for numbers of 31 bits. Source: Granlund and Montgomery, "Division by invariant integers".
+    // The exponent of the smallest power of two that is at least the number. The factor then has 32 bits, and is too large by so little
+    // that it does not matter for 31-bit numbers. Source: Granlund and Montgomery, "Division by invariant integers".
     let shift = u32::BITS - number.saturating_sub(1).leading_zeros();
     match shift.checked_sub(1) {
         Some(after) => [number, ((1u64 << (31 + shift)) / u64::from(number) + 1) as u32, after],
@@ -344,7 +346,7 @@ pub(super) fn divisor(number: u32) -> [u32; 3] {
     }
 }
 
-/// A value as an element's bits, in the low bytes of a word.
+/// Returns a value as an element's bits, in the low bytes of a word.
 pub(super) fn bits_of(value: f64, data_type: DataType) -> u64 {
     match data_type {
         DataType::Float64 => value.to_bits(),

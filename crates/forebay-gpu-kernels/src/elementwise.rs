@@ -1,4 +1,4 @@
-//! One result per element, from the elements at the same place.
+//! Elementwise kernels, which compute each result from the elements at the same position.
 
 use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
 use forebay_base::{DataType, Kernel, TensorDesc};
@@ -7,7 +7,7 @@ use super::elements::{Elements, Kind, Layout, Task, bits_of};
 use super::operands::{format_of, require_computed_in_single};
 use super::{Dispatch, Lowered, Operand, Target, Unsupported, shaders, unsupported};
 
-/// How a kernel of this family runs.
+/// Lowers a kernel of this family.
 pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
@@ -29,7 +29,7 @@ pub(super) fn lower(
     Ok(Lowered::from(dispatches))
 }
 
-/// The arguments of a function.
+/// Returns the arguments of a function.
 fn arguments_of(op: UnaryOp) -> [f32; 2] {
     match op {
         UnaryOp::LeakyRelu { alpha } | UnaryOp::Elu { alpha } => [alpha, 0.0],
@@ -69,7 +69,7 @@ fn arguments_of(op: UnaryOp) -> [f32; 2] {
     }
 }
 
-/// What elements of a type are to shaders that compute with them.
+/// Returns the kind that elements of a type have in shaders that compute with them.
 fn kind_of(data_type: DataType) -> Result<Kind, String> {
     match data_type.is_narrow() {
         true => Err(no_shader(data_type)),
@@ -77,7 +77,7 @@ fn kind_of(data_type: DataType) -> Result<Kind, String> {
     }
 }
 
-/// The formats of operands, as constants of shaders that compute with them in float32.
+/// Returns the formats of operands, as constants of shaders that compute with them in float32.
 fn formats<'a>(operands: impl IntoIterator<Item = &'a TensorDesc>) -> Vec<u32> {
     operands.into_iter().map(|desc| format_of(desc.data_type())).collect()
 }
@@ -98,7 +98,7 @@ fn unary(op: UnaryOp, reads: &[TensorDesc], write: &TensorDesc, gpu: &Target) ->
         (Kind::Boolean, UnaryOp::Not) => [0; 2],
         (Kind::Boolean, _) => return Err(undefined()),
         (_, UnaryOp::Affine { scale, shift }) if scale.fract() == 0.0 && shift.fract() == 0.0 => {
-            // Through wrapping arithmetic, so that negation works for unsigned types and the smallest number too.
+            // Wrapping arithmetic makes negation work for unsigned types and the smallest number, too.
             [scale, shift].map(|value| if value < 0.0 { bits(value.abs()).wrapping_neg() } else { bits(value) })
         }
         (_, UnaryOp::Clip { .. }) => numbers.map(bits),
@@ -121,7 +121,7 @@ fn words_of([a, b]: [u64; 2]) -> [u32; 4] {
     [a as u32, (a >> 32) as u32, b as u32, (b >> 32) as u32]
 }
 
-/// Whether a function needs no more than arithmetic and roots, which is what devices have in double precision.
+/// Returns whether a function needs only arithmetic and roots, which is what devices have in double precision.
 fn is_algebraic(op: UnaryOp) -> bool {
     matches!(
         op,
@@ -208,7 +208,7 @@ fn binary(
         Activation::Clip { .. } => 2,
     };
     let (mut constants, mut limits) = (vec![op.opcode(), kind.opcode(), applied], Vec::new());
-    // Wide elements have no limits but the ReLU's.
+    // Wide elements have no limits other than those of ReLU.
     if a.size_bytes() < 8 {
         constants.extend(formats(reads.iter().chain([write])));
         limits.extend(activation.limits().map(f32::to_bits));
@@ -217,7 +217,7 @@ fn binary(
     Elements::of(reads, write)?.dispatches(&task, gpu)
 }
 
-/// Whether a function is one of bits.
+/// Returns whether a function operates on bits.
 fn is_of_bits(op: BinaryOp) -> bool {
     matches!(op, BinaryOp::BitAnd | BinaryOp::BitOr | BinaryOp::BitXor | BinaryOp::ShiftLeft | BinaryOp::ShiftRight)
 }
@@ -227,7 +227,7 @@ fn select(reads: &[TensorDesc], write: &TensorDesc, gpu: &Target) -> Result<Vec<
     Elements::of(reads, write)?.in_words().dispatches(&task, gpu)
 }
 
-/// A type as `elementwise_cast.slang` is told of it: what it is, its bits, and those of its exponent and fraction.
+/// Returns a type in the encoding of `elementwise_cast.slang`: its kind, and the number of bits of the type, its exponent and its fraction.
 fn type_code(data_type: DataType) -> u32 {
     let (exponent_bits, fraction_bits) = match data_type {
         DataType::Float64 => (11, 52),
@@ -239,7 +239,7 @@ fn type_code(data_type: DataType) -> u32 {
     Kind::of(data_type).opcode() | (data_type.size_bits() as u32) << 8 | exponent_bits << 16 | fraction_bits << 24
 }
 
-/// Why a narrow type is not computed with or converted.
+/// Returns the reason why a narrow type is neither computed with nor converted.
 fn no_shader(data_type: DataType) -> String {
     format!("GPUs move elements of {data_type}, but neither convert them nor compute with them; run on the host device")
 }
@@ -296,7 +296,7 @@ fn dropout(
     Ok(dispatches)
 }
 
-/// A 64-bit number as the shader's words.
+/// Returns a 64-bit number as words for the shader.
 fn words(word: u64) -> [u32; 2] {
     [word as u32, (word >> 32) as u32]
 }
@@ -330,7 +330,7 @@ fn random(
 }
 
 /// # Errors
-/// Where a result is not computed in this type.
+/// If a result is not computed in this type.
 fn require_type_of_result(write: &TensorDesc, data_type: DataType) -> Result<(), String> {
     match write.data_type().computed_in() == data_type {
         true => Ok(()),

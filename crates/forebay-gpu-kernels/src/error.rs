@@ -1,4 +1,4 @@
-//! What cannot be lowered.
+//! The error for kernels that cannot be lowered.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Unsupported {
     /// The kernel's name.
     pub kernel: &'static str,
-    /// Why, and what would be possible.
+    /// Why it cannot run, and what would be possible.
     pub reason: String,
 }
 

@@ -1,4 +1,4 @@
-//! Products and convolutions of 8-bit integers: `kernels/integer_product.slang`. Every element is a sum of its own.
+//! Products and convolutions of 8-bit integers: `kernels/integer_product.slang`. Every element is a separate sum.
 
 use forebay_base::kernel::Convolution;
 use forebay_base::{DataType, Kernel, TensorDesc};
@@ -8,7 +8,7 @@ use super::shaders::{INTEGER_CONVOLUTION, INTEGER_PRODUCT};
 use super::spatial::{Sliding, Spatial};
 use super::{Lowered, Operand, Target, Unsupported, unsupported};
 
-/// How a kernel of this family runs.
+/// Lowers a kernel of this family.
 pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
@@ -29,7 +29,7 @@ pub(super) fn lower(
 }
 
 /// # Errors
-/// Operands that are not those of the kernels.
+/// If the types of the operands are not those of the kernels.
 fn check_types(reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<(), String> {
     let kinds: Vec<DataType> = reads.iter().chain(writes).map(TensorDesc::data_type).collect();
     let is_byte = |kind: &DataType| matches!(kind, DataType::Int8 | DataType::UInt8);
@@ -44,7 +44,7 @@ fn check_types(reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<(), String
     fits.then_some(()).ok_or_else(|| format!("operands of {kinds:?} are not its own"))
 }
 
-/// What both shaders are told of types: which factors have signs, and what is written.
+/// Returns the constants that tell both shaders the types: which factors are signed, and what is written.
 fn constants(reads: &[TensorDesc], y: &TensorDesc) -> Vec<u32> {
     let is_signed = |desc: &TensorDesc| u32::from(desc.data_type() == DataType::Int8);
     let kind = match y.data_type() {
@@ -55,7 +55,7 @@ fn constants(reads: &[TensorDesc], y: &TensorDesc) -> Vec<u32> {
     vec![is_signed(&reads[0]), is_signed(&reads[1]), kind]
 }
 
-/// The operands behind the factors, by their places for each element: those that there are not are never read.
+/// Returns the layouts of the operands after the factors, with a position for each element. Absent operands are never read.
 fn others(reads: &[TensorDesc], sizes: &[u64]) -> Result<Vec<Layout>, String> {
     let layout = |at: usize| match reads.get(at) {
         Some(desc) => Layout::broadcast(Operand::Read(at), desc, sizes),
@@ -78,7 +78,7 @@ fn product(transpose_b: bool, reads: &[TensorDesc], y: &TensorDesc) -> Result<(E
         return Err(misfit());
     }
     let (a_strides, b_strides) = (a.effective_strides(), b.effective_strides());
-    // By dimension of y: batches broadcast.
+    // Strides by dimension of y: batches broadcast.
     let batches = |desc: &TensorDesc, strides: &[u64]| -> Result<Vec<i64>, String> {
         let missing = rank - desc.sizes().len();
         let stride = |axis: usize| match axis.checked_sub(missing) {
@@ -121,7 +121,7 @@ fn convolved(convolution: &Convolution, reads: &[TensorDesc], y: &TensorDesc) ->
     }
     let spatial = sizes.len() - 2;
     let strides = x.effective_strides();
-    // Of x, the image; of w, the filter; and the window's number in a channel.
+    // The image of x, the filter of w, and the index of the window in a channel.
     let along = |first: [i64; 2]| -> Vec<i64> { first.into_iter().chain(vec![0; spatial]).collect() };
     let mut places = along([0, 0]);
     let mut step = 1;
@@ -134,7 +134,7 @@ fn convolved(convolution: &Convolution, reads: &[TensorDesc], y: &TensorDesc) ->
         Layout::from_places(Operand::Read(0), x, along([strides[0] as i64, 0])),
         Layout::from_places(Operand::Read(1), w, along([0, terms as i64])),
     ];
-    // What belongs to filters broadcasts as [filters, 1, ..].
+    // Operands that belong to the filters broadcast as [filters, 1, ..].
     let by_filters = |desc: &TensorDesc| {
         let shape: Vec<u64> = [desc.element_count()].into_iter().chain(vec![1; spatial]).collect();
         let one = desc.element_count() == 1 || desc.element_count() == sizes[1];

@@ -1,9 +1,9 @@
-//! Kernels on the GPU: which shader runs with which operands, as plain data. No driver is called here, so every API that takes
-//! SPIR-V can use it.
+//! Lowers kernels to GPU dispatches: which shader runs with which operands, as plain data. No driver is called here, so any API that
+//! accepts SPIR-V can use it.
 //!
-//! A launch becomes dispatches ([`lower`]) that need no barrier between them; the sources are in the repository's `kernels/`, one
-//! family per file there as here. What a dispatch does is a function of descriptors and of what the device offers ([`Target`]),
-//! never of addresses or budgets.
+//! [`lower`] turns a launch into dispatches, which need barriers between them only if [`Lowered::ordered`] says so. The sources of the
+//! shaders are in the repository's `kernels/`, with one family per file, as here. What a dispatch does depends on descriptors and on what
+//! the device offers ([`Target`]), never on addresses or budgets.
 //!
 //! ```
 //! use forebay_base::kernel::{Activation, BinaryOp};
@@ -67,33 +67,33 @@ use operands::require_countable;
 pub use shaders::{ALL, Shader};
 pub use target::{BINDINGS, Cooperative, SUBGROUP_SIZE, Target, WORKGROUP_INVOCATIONS};
 
-/// Bytes that a shader reaches through one of its bindings.
+/// The bytes that a shader accesses through one of its bindings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// Whose bytes.
+    /// The operand that the bytes belong to.
     pub operand: Operand,
-    /// First byte, from the operand's first; a multiple of 256 where it is not 0.
+    /// The offset of the first byte within the operand, a multiple of 256.
     pub offset_bytes: u64,
-    /// How many, a multiple of 4; none for all from there on.
+    /// The number of bytes, a multiple of 4; `None` for all bytes from there on.
     pub size_bytes: Option<u64>,
 }
 
-/// Whose bytes a shader reaches.
+/// What a shader accesses through a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
-    /// What the launch reads, by its place in the kernel's row.
+    /// An operand that the launch reads, by its position in the kernel's row.
     Read(usize),
-    /// What the launch writes.
+    /// An operand that the launch writes.
     Write(usize),
-    /// The launch's workspace, which one dispatch alone uses.
+    /// The launch's workspace, used by a single dispatch.
     Workspace,
-    /// The launch's workspace, which one dispatch writes as its result and a later one reads as an operand.
+    /// The launch's workspace, which one dispatch writes as its result and a later dispatch reads as an operand.
     Between,
-    /// Four words of this dispatch alone, 0 when it starts. It has to leave them 0. The last workgroup to finish finds out by
-    /// them that it is the last, and combines what the others left in the workspace.
+    /// Four words for this dispatch alone, 0 when it starts; it must leave them 0. They tell the last workgroup to finish that it is the
+    /// last, and it then combines what the others left in the workspace.
     Counter,
-    /// Four words of this dispatch alone, 0 when it starts, for an index out of range: 1, its place among the indices, and its low
-    /// and high word.
+    /// Four words for this dispatch alone, 0 when it starts, that report an index out of range: 1, its position among the indices, and its
+    /// low and high words.
     Fault,
 }
 
@@ -106,26 +106,26 @@ impl From<Operand> for Bound {
 /// One dispatch of a shader.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dispatch {
-    /// The shader. Of what the launch reads and writes, a far one wants the addresses bound, not the bytes.
+    /// The shader. A device-address variant expects the addresses of what the launch reads and writes in its bindings, not the bytes.
     pub shader: &'static Shader,
-    /// Its specialization constants, from 0 on.
+    /// The shader's specialization constants, from 0 on.
     pub constants: Vec<u32>,
-    /// What it reaches through its bindings from 1 on.
+    /// What the shader accesses through its bindings from 1 on.
     pub bindings: Vec<Bound>,
-    /// The words that it reads through binding 0.
+    /// The words that the shader reads through binding 0.
     pub parameters: Vec<u32>,
-    /// Workgroups in each dimension.
+    /// The number of workgroups in each dimension.
     pub groups: [u32; 3],
 }
 
-/// How a launch runs.
+/// A launch, lowered to dispatches.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lowered {
-    /// Dispatches.
+    /// The dispatches.
     pub dispatches: Vec<Dispatch>,
-    /// Whether each of them has to see what those before it wrote; if not, they may run at once.
+    /// Whether each dispatch must see what the earlier ones wrote; if not, they can run concurrently.
     pub ordered: bool,
-    /// Bytes of workspace that they need, a function of descriptors and the device.
+    /// The bytes of workspace that the dispatches need, which depend on the descriptors and the device.
     pub workspace_bytes: u64,
 }
 
@@ -141,10 +141,10 @@ impl From<Vec<Dispatch>> for Lowered {
     }
 }
 
-/// How a kernel runs with operands of these descriptors, which are those of its row in [`forebay_base::kernel`].
+/// Lowers a kernel to dispatches. The descriptors are those of the operands in its row in [`forebay_base::kernel`].
 ///
 /// # Errors
-/// [`Unsupported`] where it cannot.
+/// [`Unsupported`] if it cannot run with these operands.
 pub fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
@@ -175,11 +175,11 @@ pub fn lower(
     Ok(lowered)
 }
 
-/// Bytes of workspace that a launch needs, whole or cut into parts: a plan gives each part what the whole has. The sums of parts
-/// are a kernel of their own ([`Kernel::Sums`]), which may need workspace where the whole needs none.
+/// Returns the bytes of workspace that a launch needs, whole or cut into parts: a plan gives each part as much as the whole. The sums of
+/// parts are a separate kernel ([`Kernel::Sums`]), which can need workspace even if the whole needs none.
 ///
 /// # Errors
-/// As [`lower`].
+/// The same as those of [`lower`].
 pub fn workspace_bytes(
     kernel: &Kernel,
     reads: &[TensorDesc],
@@ -192,7 +192,7 @@ pub fn workspace_bytes(
         Kernel::BatchNormalizationGradient { epsilon, activation, .. } if writes.len() == 3 => {
             (Summing::BatchGradient { epsilon, activation }, reads)
         }
-        // The others sum as their parts do.
+        // The other kernels sum in the same way as their parts.
         _ => return Ok(own),
     };
     let table = TensorDesc::packed(DataType::Float64, &[of.rows(), writes[1].element_count()]);
@@ -265,13 +265,13 @@ fn lower_by_family(
     }
 }
 
-/// The error for operands that a kernel cannot run with.
+/// Returns the error for operands that a kernel cannot run with.
 fn unsupported(kernel: &Kernel, reason: impl Into<String>) -> Unsupported {
     Unsupported { kernel: kernel.name(), reason: reason.into() }
 }
 
-/// Workgroups for `count` of them in a row, spread over two dimensions where one does not hold them. Shaders number them row
-/// by row (`group_index` in `common.slang`) and leave the superfluous ones of the last row alone.
+/// Returns a grid of at least `count` workgroups, spread over two dimensions if one cannot hold them. Shaders number them row by row
+/// (`group_index` in `common.slang`) and ignore the surplus ones in the last row.
 fn groups(count: u64, gpu: &Target) -> [u32; 3] {
     let max = u64::from(gpu.groups_max);
     let rows = count.div_ceil(max).max(1);

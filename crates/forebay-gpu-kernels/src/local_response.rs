@@ -6,10 +6,10 @@ use super::shaders::LOCAL_RESPONSE;
 use super::spatial::{by_images, check_packed, require_float32};
 use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, unsupported};
 
-/// Elements that a workgroup computes.
+/// The number of elements that a workgroup computes.
 const GROUP_ELEMENTS: u64 = 256;
 
-/// How a kernel of this family runs.
+/// Lowers a kernel of this family.
 pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
@@ -29,7 +29,7 @@ pub(super) fn lower(
     if sizes.len() < 2 || operands().any(|desc| desc.sizes() != sizes) {
         return Err(refuse(format!("{} has no channel axis, or the operands' sizes differ", writes[0])));
     }
-    // A window has the channel itself, (size - 1) / 2 before it (rounded down) and the rest after it.
+    // A window contains the channel itself, (size - 1) / 2 channels before it (rounded down), and the rest after it.
     let others = size.saturating_sub(1).min(2 * sizes[1]);
     let before = others / 2;
     let weight = (f64::from(alpha) / size as f64) as f32;

@@ -13,15 +13,15 @@ use super::strided_layout::StridedLayout;
 use super::teams::{WORKGROUP_SIZE, team_of, team_words};
 use super::{Bound, Dispatch, Lowered, Operand, Target, Unsupported, groups, unsupported};
 
-/// Bytes of a loss and a count: two float64.
+/// The bytes of a loss and a count: two float64.
 const LOSS_BYTES: u64 = 16;
-/// Elements of a workgroup where each stands for itself.
+/// The number of elements per workgroup if they are independent of each other.
 const GROUP_ELEMENTS: u64 = WORKGROUP_SIZE * 8;
-/// Workgroups that count all labels by themselves: a fixed number, and some for each class.
+/// The maximum number of workgroups that each count all labels: a fixed number, and some for each class.
 const COUNTING_GROUPS: u64 = 16;
 const COUNTING_GROUPS_PER_CLASS: u64 = 4;
 
-/// How a kernel of this family runs.
+/// Lowers a kernel of this family.
 pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
@@ -80,7 +80,7 @@ fn squared_error_gradient(reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Tar
     Ok(Lowered::from(dispatches))
 }
 
-/// How logits lie: positions are images times rows times places.
+/// How logits are laid out in memory: positions are images times rows times places.
 #[derive(Clone, Copy)]
 struct Layout {
     classes: u64,
@@ -95,7 +95,7 @@ struct Layout {
 
 impl Layout {
     /// # Errors
-    /// Where there is no such axis, or logits lie as no shader reads them.
+    /// If there is no such axis, or if no shader can read the layout of the logits.
     fn of(desc: &TensorDesc, axis: usize) -> Result<Layout, String> {
         require_type(&[desc], DataType::Float32)?;
         let sizes = desc.sizes();
@@ -123,7 +123,7 @@ impl Layout {
             return Err(format!("{desc} must be packed"));
         }
         let classes = sizes[axis];
-        // With classes first there are no images, and all positions are one row; with classes last an image is one.
+        // With classes first, there are no images, and all positions form one row; with classes last, each image is a row.
         let images = if axis == 0 { 1 } else { sizes[0] };
         let rows = if inner == 1 { 1 } else { outer / images };
         let places = outer / images / rows * inner;
@@ -139,7 +139,7 @@ impl Layout {
         })
     }
 
-    /// Neighbouring invocations have neighbouring positions where these lie together.
+    /// Returns the parameters of teams: neighbouring invocations have neighbouring positions if these are contiguous.
     fn team_words(&self, groups: [u32; 3]) -> [u32; 3] {
         team_words(groups, team_of(self.classes), self.place_stride == 1)
     }
@@ -148,7 +148,8 @@ impl Layout {
         self.images * self.rows * self.places
     }
 
-    /// Positions of a chunk, those of the images that it begins in, how many chunks these are, and how many there are in all.
+    /// Returns the number of positions of a chunk, of positions of the images in which it begins, of chunks in these images, and of all
+    /// chunks.
     fn chunks(&self) -> [u64; 4] {
         let chunk = reduction_block_of_losses(self.classes, self.rows, self.places);
         let span = chunk.images * self.rows * self.places;
@@ -157,7 +158,7 @@ impl Layout {
     }
 }
 
-/// The parameters behind those of teams, the number of workgroups first.
+/// Returns the parameters after those of teams, the number of workgroups first.
 fn parameters(
     layout: &Layout,
     result: &Layout,
@@ -200,7 +201,7 @@ fn parameters(
     Ok(words.into_iter().chain(layout.chunks()).map(|word| word as u32).collect())
 }
 
-/// The loss or the sums of positions: the dispatch, whose `shader` writes either.
+/// Returns the dispatch that computes the loss or the sums of positions, whichever `shader` writes.
 fn cross_entropy_dispatch(
     axis: usize,
     ignore_index: Option<i64>,
@@ -212,7 +213,7 @@ fn cross_entropy_dispatch(
     let layout = Layout::of(logits, axis)?;
     let team = team_of(layout.classes);
     let [.., chunks] = layout.chunks();
-    // Few classes: a workgroup has a chunk. Many: it has some positions.
+    // With few classes, a workgroup has a chunk; with many, it has some positions.
     let count = if team == 1 { chunks } else { layout.positions().div_ceil(WORKGROUP_SIZE / team) };
     let partial = if team == 1 { chunks } else { layout.positions() };
     let groups = groups(count, gpu);
@@ -235,7 +236,7 @@ fn cross_entropy(
     cross_entropy_dispatch(axis, ignore_index, &shaders::CROSS_ENTROPY_F32, reads, gpu)
 }
 
-/// The sums of the losses of some positions.
+/// Lowers the sums of the losses of some positions.
 pub(super) fn sums(
     axis: usize,
     ignore_index: Option<i64>,

@@ -14,10 +14,10 @@ use super::shaders::{
 };
 use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, unsupported};
 
-/// Tiles of 32, 64 and 128 rows and columns.
+/// Shaders with tiles of 32, 64 and 128 rows and columns.
 const SMALL: Builds = [&MATMUL_32X32, &MATMUL_32X32_F16, &MATMUL_32X32_BF16];
 const MEDIUM: Builds = [&MATMUL_64X64, &MATMUL_64X64_F16, &MATMUL_64X64_BF16];
-/// For rows that may begin anywhere, and for those that begin at multiples of 16 bytes, which are loaded 16 bytes at a time.
+/// For rows that can begin anywhere, and for rows that begin at multiples of 16 bytes, which are loaded 16 bytes at a time.
 const LARGE: [Builds; 2] = [
     [&MATMUL_128X128, &MATMUL_128X128_F16, &MATMUL_128X128_BF16],
     [&MATMUL_128X128_VECTORIZED, &MATMUL_128X128_F16, &MATMUL_128X128_BF16],
@@ -30,33 +30,33 @@ const LARGE_COOPERATIVE: [CooperativeBuilds; 2] = [
     [&MATMUL_128X128_F16_COOPERATIVE, &MATMUL_128X128_BF16_COOPERATIVE],
     [&MATMUL_128X128_F16_COOPERATIVE_VECTORIZED, &MATMUL_128X128_BF16_COOPERATIVE_VECTORIZED],
 ];
-/// Rows have to begin at multiples of this number of elements for that: 16 bytes of the smallest type.
+/// Vectorized shaders require rows to begin at multiples of this number of elements: 16 bytes of the smallest type.
 const VECTOR_ELEMENTS: u64 = 8;
-/// Shared memory that the largest tile needs.
+/// The bytes of shared memory that the largest tile needs.
 const LARGE_TILE_BYTES: u32 = 32 << 10;
-/// Levels of the sum tree above a product's blocks at most, by tile (`LEVELS_MAX` of `kernels/matmul.slang`): of the largest ones, of
-/// those of 64 rows and columns of matrices that subgroups multiply together, and of all others.
+/// The maximum number of levels of the sum tree above a product's blocks (`LEVELS_MAX` in `kernels/matmul.slang`): for the largest tiles,
+/// for cooperative-matrix tiles of 64 rows and columns, and for all others.
 const LARGE_LEVELS: u32 = 8;
 const COOPERATIVE_LEVELS: u32 = 16;
 const LEVELS: u32 = 24;
-/// Terms that are in shared memory at once: a block has whole ones of these.
+/// A block consists of whole groups of the terms that are in shared memory at once.
 const _: () = assert!(PRODUCT_TERMS.is_multiple_of(32));
-/// Workgroups that keep a device busy: larger tiles are taken where they leave as many.
+/// The number of workgroups that keeps a device busy: larger tiles are used only if they leave at least as many.
 const GROUPS_MIN: u64 = 128;
 
-/// The sizes of one product, and where a row and a column of the summand's matrix begin.
+/// The sizes of one product, and the strides of the rows and columns of the summand's matrix.
 struct Product {
     rows: u64,
     columns: u64,
     depth: u64,
-    /// Dimensions of the batch, the last first: size, strides of a, b and c.
+    /// The dimensions of the batch, the last one first: size, and strides of a, b and c.
     outer: Vec<[u64; 4]>,
     summand_strides: [u64; 2],
-    /// From row to row of a, b and y, as they are given.
+    /// The distances between rows of a, b and y, as they are given.
     pitches: [u64; 3],
 }
 
-/// How a kernel of this family runs.
+/// Lowers a kernel of this family.
 pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
@@ -77,7 +77,7 @@ pub(super) fn lower(
         ProductPart::Whole => None,
         ProductPart::Columns { first } => Some(first),
     };
-    // What is added to the product; some columns' y is bound as the result alone.
+    // The operand that is added to the product. If only some columns are computed, y is bound only as the result.
     let summand = 2 + usize::from(part.reads_result());
     let product =
         Product::new((a, transpose_a), (b, transpose_b), reads.get(summand), y, first_column).map_err(refuse)?;
@@ -91,7 +91,7 @@ pub(super) fn lower(
     let (shader, side) = match operand_type.cooperative(gpu) {
         Some(number) if is_large => (LARGE_COOPERATIVE[vectorized][number], 128),
         Some(number) if fits(COOPERATIVE_LEVELS) => (MEDIUM_COOPERATIVE[vectorized][number], 64),
-        // With more blocks than 32 bits count, operands are too large for the device.
+        // With more blocks than 32 bits can count, operands are too large for the device.
         _ if !fits(LEVELS) => return Err(refuse(format!("sums of {} terms are too long", product.depth))),
         _ if is_large => (operand_type.build(LARGE[vectorized]), 128),
         _ if count(64) >= GROUPS_MIN && product.rows.min(product.columns) > 32 => (operand_type.build(MEDIUM), 64),
@@ -121,7 +121,7 @@ pub(super) fn lower(
     parameters.extend([first_column.unwrap_or(0) as u32, PRODUCT_TERMS as u32, product.outer.len() as u32]);
     parameters.extend(product.outer.iter().flatten().map(|&word| word as u32));
     let summand = if reads.len() > summand { Operand::Read(summand) } else { Operand::Read(0) };
-    // Builds of 16 bits have the result bound twice, as what it may be stored in.
+    // 16-bit builds have the result bound twice, once for each type in which it can be stored.
     let count = if operand_type == OperandType::Float32 { 4 } else { 5 };
     let operands = [Operand::Read(0), Operand::Read(1), summand, Operand::Write(0), Operand::Write(0)];
     Ok(Dispatch {
@@ -155,7 +155,7 @@ impl Product {
         if depth != inner || y_rows != rows || !columns_fit {
             return Err(format!("sizes {a}, {b} and {y} do not fit"));
         }
-        // What is computed of y.
+        // The part of y that is computed.
         let mut sizes = y.sizes().to_vec();
         if let Some(last) = sizes.last_mut() {
             *last = columns;
@@ -183,7 +183,7 @@ impl Product {
         })
     }
 
-    /// Whether rows of both factors, and of these transposed, begin and end at multiples of [`VECTOR_ELEMENTS`].
+    /// Returns whether the rows of both factors, and those of their transposes, begin and end at multiples of [`VECTOR_ELEMENTS`].
     fn is_vectorizable(&self) -> bool {
         let strides = self.outer.iter().flat_map(|[_, a, b, _]| [*a, *b]);
         let sizes = [self.rows, self.columns, self.depth, self.pitches[0], self.pitches[1]];
@@ -191,7 +191,7 @@ impl Product {
     }
 }
 
-/// Elements from row to row. Rows of a single matrix may lie apart; batches are packed.
+/// Returns the number of elements from one row to the next. The rows of a single matrix can be apart; batches are packed.
 fn row_pitch(desc: &TensorDesc) -> Result<u64, String> {
     let (sizes, strides) = (desc.sizes(), desc.effective_strides());
     match (sizes, &strides[..]) {

@@ -1,5 +1,5 @@
-//! Elements change their place, not their value. All but the gradient of a gather work for every data type: words of 4 bytes
-//! are moved, elements of 8 bytes as two of them.
+//! Kernels that change the positions of elements, not their values. All but the gradient of a gather work for every data type: they move
+//! 4-byte words, and 8-byte elements as two of them.
 
 use forebay_base::kernel::{PadMode, ScatterOp};
 use forebay_base::{DataType, Kernel, TensorDesc};
@@ -8,12 +8,12 @@ use super::elements::{Elements, Kind, Layout, Task, bits_of, divisor};
 use super::operands::exactly;
 use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, shaders, unsupported};
 
-/// Dimensions in the table of `movement_pad.slang`: a tensor's, and one more for elements of two words.
+/// The number of dimensions in the table of `movement_pad.slang`: those of a tensor, and one more for elements of two words.
 const PAD_DIMENSIONS: usize = 9;
-/// Elements that a workgroup of `movement_gather_gradient.slang` or `movement_scatter.slang` makes.
+/// The number of elements that a workgroup of `movement_gather_gradient.slang` or `movement_scatter.slang` computes.
 const GRADIENT_ELEMENTS_PER_GROUP: u64 = 256 * 8;
 
-/// How a kernel of this family runs.
+/// Lowers a kernel of this family.
 pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
@@ -47,7 +47,7 @@ fn copy(x: &TensorDesc, y: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, S
     moved(Elements::of(std::slice::from_ref(x), y)?, gpu)
 }
 
-/// Steps of a slice, with 1 where only one index is taken, after checks that the slice stays inside.
+/// Checks that a slice stays within its tensor, and returns its steps, with 1 for dimensions in which only one index is taken.
 fn slice_steps(starts: &[u64], steps: &[i64], whole: &TensorDesc, part: &TensorDesc) -> Result<Vec<i64>, String> {
     let (whole_sizes, part_sizes) = (whole.sizes(), part.sizes());
     if [starts.len(), steps.len(), part_sizes.len()].iter().any(|&count| count != whole_sizes.len()) {
@@ -108,7 +108,7 @@ fn pad(begins: &[u64], mode: PadMode, x: &TensorDesc, y: &TensorDesc, gpu: &Targ
     around(mode.opcode(), constant, (&begins, &vec![1; begins.len()]), x, y, gpu)
 }
 
-/// Packed y around x: x's element 0 lies at `begins`, the next ones `steps` further.
+/// Returns the dispatches that write a packed y around x: element 0 of x is at `begins`, and the next ones are `steps` further.
 fn around(
     mode: u32,
     constant: u64,
@@ -139,7 +139,7 @@ fn around(
     Elements::new(y.sizes(), layouts).in_words().dispatches(&task, gpu)
 }
 
-/// Elements before the axis, at it and behind it, and how many words an index has.
+/// The number of elements before, along and after the axis, and the number of words of an index.
 struct Axis {
     outer: u64,
     size: u64,
@@ -177,7 +177,7 @@ fn gather(
     gpu: &Target,
 ) -> Result<Vec<Dispatch>, String> {
     let Axis { size, inner, index_words, .. } = axis_of(axis, data, indices, y)?;
-    // Slices that are whole words are moved as such.
+    // Slices that consist of whole words are moved as words.
     let slice_bytes = inner * data.data_type().size_bytes();
     let (inner, element_bytes) =
         if slice_bytes.is_multiple_of(4) { (slice_bytes / 4, 4) } else { (inner, data.data_type().size_bytes()) };
@@ -255,7 +255,7 @@ fn scatter(op: ScatterOp, reads: &[TensorDesc], y: &TensorDesc, gpu: &Target) ->
     Ok(vec![Dispatch { shader: &shaders::MOVEMENT_SCATTER, constants, bindings, parameters, groups }])
 }
 
-/// A packed tensor whose elements' numbers, in words where they are larger, fit 31 bits.
+/// Checks that a tensor is packed and that the indices of its elements, or of its words if there are more, fit in 31 bits.
 fn require_numbered(desc: &TensorDesc) -> Result<(), String> {
     if !desc.is_packed() {
         return Err(format!("{desc} must be packed"));

@@ -14,25 +14,25 @@ use super::strided_layout::{StridedLayout, strided_layouts};
 use super::teams::{WORKGROUP_SIZE, team_of, team_words};
 use super::{Bound, Dispatch, Lowered, Operand, Target, Unsupported, groups, lower_by_family, unsupported};
 
-/// Elements of x that a workgroup normalises, where workgroups share channels.
+/// The number of elements of x that a workgroup normalises if workgroups share channels.
 const GROUP_ELEMENTS: u64 = WORKGROUP_SIZE * 8;
-/// Elements of a channel that lie together, from which on workgroups have one channel each.
+/// With at least this many contiguous elements of a channel, each workgroup has a single channel.
 const RUN_ELEMENTS: u64 = 32;
-/// Elements of a channel from which on a large workgroup has it, the invocations of that, and the bytes that they share: one
-/// pair of float64 each, and twice that for each chunk and each sum that waits.
+/// The number of elements from which on a channel has a large workgroup, the invocations of such a workgroup, and the bytes that they
+/// share: one pair of float64 each, and twice that for each chunk and each pending sum.
 const WIDE_SAMPLES: u64 = 32_768;
 const WIDE_WORKGROUP_SIZE: u32 = 1024;
 const WIDE_SHARED_BYTES: u32 = WIDE_WORKGROUP_SIZE * 16 + (WIDE_WORKGROUP_SIZE / 64 + 34) * 32;
-/// What offsets in the workspace are multiples of, as bindings want it.
+/// The alignment of offsets in the workspace, as bindings require it.
 const WORKSPACE_ALIGNMENT: u64 = 256;
-/// Bytes of the sums that a workgroup of a layer's gradient has for a place in a row.
+/// The bytes of the sums that a workgroup of a layer's gradient has for each position in a row.
 const LAYER_SUM_BYTES: u64 = 8;
 
-/// What is normalised, and the first result.
+/// The operand that is normalised, and the first result.
 const X: Operand = Operand::Read(0);
 const RESULT: Operand = Operand::Write(0);
 
-/// How a kernel of this family runs.
+/// Lowers a kernel of this family.
 pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
@@ -66,9 +66,9 @@ pub(super) fn lower(
 struct Batch<'a> {
     epsilon: f32,
     activation: Activation,
-    /// The activation, as [`is_relu`] says.
+    /// The activation, as returned by [`is_relu`].
     relu: u32,
-    /// Channels that share statistics.
+    /// The number of channels that share statistics.
     group_size: u64,
     gpu: &'a Target,
 }
@@ -86,7 +86,7 @@ impl Batch<'_> {
         let [y, mean, variance] = exactly(writes, "results")?;
         require_per_channel(x, &[scale, bias, mean, variance])?;
         if self.group_size != 1 || are_shared(&StridedLayout::of(x)?) || y.data_type().is_sixteen_bit() {
-            // As inference does, with the statistics that have just been written.
+            // The same as inference, with the statistics that have just been written.
             let of = [X, Operand::Read(1), Operand::Read(2), Operand::Write(1), Operand::Write(2), RESULT];
             let normalized = self.by_element(&NORMALIZATION, [(X, x), (RESULT, y), (X, x)], bindings(of))?;
             return self.after_sums(
@@ -122,8 +122,8 @@ impl Batch<'_> {
         self.by_channel(shaders, [(Operand::Read(1), x), (RESULT, dx), (Operand::Read(0), dy)], (6, 3))
     }
 
-    /// The gradient by x of `tensors`, which are x, the result and dy, where `sums` has the complete sums. Those of groups are added
-    /// in the workspace first, from byte `offset_bytes` on.
+    /// Lowers the gradient with respect to x if `sums` has the complete sums; `tensors` are x, the result and dy. The sums of groups are
+    /// first added in the workspace, from byte `offset_bytes` on.
     fn gradient_with_sums(
         &self,
         sums: Operand,
@@ -153,8 +153,8 @@ impl Batch<'_> {
         Ok(Lowered { dispatches, ordered: true, workspace_bytes: offset_bytes + sums_bytes(3, channels) })
     }
 
-    /// Sums in the workspace, what becomes of them, and then the elements, as parts of a kernel would go about it: with the same bits.
-    /// `parameters` are what becomes of the sums, all results but the first.
+    /// Computes sums in the workspace, then the results that follow from them, and then the elements, in the same way as parts of a kernel
+    /// would, so that the bits are the same. `parameters` are the results that follow from the sums: all but the first.
     fn after_sums(
         &self,
         of: Summing,
@@ -193,8 +193,8 @@ impl Batch<'_> {
         Ok(Lowered { dispatches, ordered: true, workspace_bytes })
     }
 
-    /// The dispatch in which each workgroup has a channel, a large one where there is much of it: `shaders` for float32,
-    /// float64, and large workgroups of float32; `counts` are those of reads and writes.
+    /// Returns the dispatch in which each workgroup has one channel; workgroups are large if channels are. `shaders` are for float32,
+    /// float64, and large workgroups of float32; `counts` are the numbers of reads and writes.
     fn by_channel(
         &self,
         shaders: [&'static Shader; 3],
@@ -212,7 +212,8 @@ impl Batch<'_> {
         Ok(Lowered::from(self.dispatch((shader, formats), &strided_layouts, false, channels, all(counts))))
     }
 
-    /// The dispatches in which workgroups share channels, and elements stand for themselves: of x, the result and dy.
+    /// Returns the dispatches in which workgroups share channels and elements are independent of each other; `tensors` are x, the result
+    /// and dy.
     fn by_element(
         &self,
         shaders: &ByResult,
@@ -254,7 +255,7 @@ impl Batch<'_> {
         Ok(Lowered::from(parts.iter().map(dispatch).collect::<Vec<_>>()))
     }
 
-    /// The dispatch of a shader, with its constants: numbers of workgroups for x, the result and dy.
+    /// Returns the dispatch of a shader with its constants, in `count` workgroups; `strided_layouts` are those of x, the result and dy.
     fn dispatch(
         &self,
         (shader, constants): (&'static Shader, Vec<u32>),
@@ -273,7 +274,7 @@ impl Batch<'_> {
     }
 }
 
-/// Shaders that differ in how they write their result.
+/// Shaders that differ in the type of their result.
 struct ByResult {
     float32: &'static Shader,
     float16: &'static Shader,
@@ -296,10 +297,10 @@ const GRADIENT_WITH_SUMS: ByResult = ByResult {
 };
 
 impl ByResult {
-    /// The shader for the types of x, the result and dy.
+    /// Returns the shader for the types of x, the result and dy.
     ///
     /// # Errors
-    /// Where these are not computed in one type.
+    /// If these are not computed in the same type.
     fn of(&self, [x, result, dy]: [DataType; 3]) -> Result<&'static Shader, String> {
         let computed = x.computed_in();
         if let Some(other) = [result, dy].into_iter().find(|&other| other.computed_in() != computed) {
@@ -314,23 +315,23 @@ impl ByResult {
     }
 }
 
-/// How x and dy are stored, as constants of `batch_operands.slang`: of x, the result and dy.
+/// Returns how x and dy are stored, as constants of `batch_operands.slang`, for x, the result and dy.
 fn formats_of([(_, x), _, (_, dy)]: &[(Operand, &TensorDesc); 3]) -> Vec<u32> {
     [x, dy].map(|desc| format_of(desc.data_type())).to_vec()
 }
 
-/// Bytes of a table of sums in the workspace.
+/// Returns the bytes of a table of sums in the workspace.
 fn sums_bytes(rows: u64, channels: u64) -> u64 {
     (8 * rows * channels).next_multiple_of(WORKSPACE_ALIGNMENT)
 }
 
-/// Bindings of all operands.
+/// Returns the bindings of all operands.
 fn all((reads, writes): (usize, usize)) -> Vec<Bound> {
     bindings((0..reads).map(Operand::Read).chain((0..writes).map(Operand::Write)))
 }
 
 /// # Errors
-/// Where an operand does not have one element for each of x's channels.
+/// If an operand does not have one element per channel of x.
 fn require_per_channel(x: &TensorDesc, others: &[&TensorDesc]) -> Result<(), String> {
     require_packed(others, x.data_type().computed_in(), x.sizes().get(1).copied().unwrap_or(1))
 }
@@ -357,7 +358,7 @@ fn running_statistics(
     }))
 }
 
-/// Rows and their length, where x is normalised from an axis on.
+/// Returns the number of rows and their length if x is normalised from this axis on.
 fn rows_of(axis: usize, x: &TensorDesc) -> Result<(u64, u64), String> {
     let sizes = x.sizes();
     if axis >= sizes.len() {
@@ -383,7 +384,7 @@ fn layer(
     let team = team_of(length);
     let (biased, keeps) = (reads.len() == 3, writes.len() == 3);
     let bias = Operand::Read(if biased { 2 } else { 1 });
-    // A shader has all of its bindings bound, even those that it does not use here.
+    // All bindings of a shader must be bound, even those that it does not use here.
     let kept = |write| if keeps { (Operand::Write(write), 4) } else { (RESULT, 4 * length) };
     let slabs = [(X, 4 * length), (RESULT, 4 * length), kept(1), kept(2)]
         .map(|(operand, row_bytes)| Rows { operand, row_bytes });
@@ -418,13 +419,13 @@ fn layer_gradient(axis: usize, reads: &[TensorDesc], writes: &[TensorDesc], gpu:
     require_packed(&[mean, inverse], DataType::Float32, rows)?;
     require_packed(&[scale].into_iter().chain(parameters).collect::<Vec<_>>(), DataType::Float32, length)?;
     let is_summed = !parameters.is_empty();
-    // A shader has all of its bindings bound, even those that it does not use here.
+    // All bindings of a shader must be bound, even those that it does not use here.
     let (results, workspace) = if is_summed { ([0, 1, 2], Operand::Workspace) } else { ([0; 3], Operand::Counter) };
     let operands = (0..5).map(Operand::Read).chain(results.map(Operand::Write)).chain([workspace, Operand::Counter]);
     Ok(layer_rows(&shaders::LAYER_GRADIENT_F32, [rows, length], is_summed, bindings(operands), gpu))
 }
 
-/// The sums over rows that become dscale and dbias.
+/// Lowers the sums over rows from which dscale and dbias are computed.
 pub(super) fn layer_sums(
     axis: usize,
     reads: &[TensorDesc],
@@ -441,7 +442,7 @@ pub(super) fn layer_sums(
     Ok(layer_rows(&shaders::LAYER_SUMS_F32, [rows, length], true, bindings(operands), gpu))
 }
 
-/// The dispatch in which each workgroup has some reduction blocks of rows: rows and their length; whether there are sums.
+/// Returns the dispatch in which each workgroup has some reduction blocks of rows; `is_summed` says whether it computes sums.
 fn layer_rows(
     shader: &'static Shader,
     [rows, length]: [u64; 2],

@@ -1,11 +1,11 @@
-//! How operands of products and results of pooling are kept: the counterpart of the repository's `kernels/operand_type.slang`.
+//! How operands of products and results of pooling are stored: the counterpart of the repository's `kernels/operand_type.slang`.
 
 use forebay_base::{DataType, TensorDesc};
 
 use super::operands::require_type;
 use super::{Shader, Target};
 
-/// The type of all operands of a product. Arithmetic is in float32, whatever it is.
+/// The type of all operands of a product. Arithmetic is always in float32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OperandType {
     Float32,
@@ -16,14 +16,14 @@ pub(super) enum OperandType {
 /// One shader for operands of each type, in the order of [`OperandType`].
 pub(super) type Builds = [&'static Shader; 3];
 
-/// One shader whose subgroups multiply matrices together, for float16 and bfloat16.
+/// One shader with cooperative matrices for each of float16 and bfloat16.
 pub(super) type CooperativeBuilds = [&'static Shader; 2];
 
 impl OperandType {
-    /// The type of what is read, and whether results stay float32 where it has 16 bits.
+    /// Returns the type of the operands that are read, and whether results stay float32 although that type is 16-bit.
     ///
     /// # Errors
-    /// Where operands are not all of one of these types.
+    /// If the operands do not all have the same type, or if it is not one of these.
     pub fn with_sums(reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<(OperandType, bool), String> {
         let is_single = |desc: &TensorDesc| desc.data_type() == DataType::Float32;
         let stays_wide = writes.iter().all(is_single) && !reads.iter().all(is_single);
@@ -31,7 +31,7 @@ impl OperandType {
     }
 
     /// # Errors
-    /// Where operands are not all of one of these types.
+    /// If the operands do not all have the same type, or if it is not one of these.
     pub fn of(reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<OperandType, String> {
         let data_type = reads.first().map_or(DataType::Float32, TensorDesc::data_type);
         let operand_type = match data_type {
@@ -44,17 +44,17 @@ impl OperandType {
         Ok(operand_type)
     }
 
-    /// The shader for operands of this type.
+    /// Returns the shader for operands of this type.
     pub fn build(self, builds: Builds) -> &'static Shader {
         builds[self as usize]
     }
 
-    /// The shader for operands of this type: where the device's subgroups multiply matrices of it together, one in which they do.
+    /// Returns the shader for operands of this type, with cooperative matrices if the device supports them for it.
     pub fn best(self, builds: Builds, cooperative: CooperativeBuilds, gpu: &Target) -> &'static Shader {
         self.cooperative(gpu).map_or_else(|| self.build(builds), |number| cooperative[number])
     }
 
-    /// Which of [`CooperativeBuilds`] a device offers to run for this type.
+    /// Returns the index in [`CooperativeBuilds`] of the shader that a device can run for this type.
     pub fn cooperative(self, gpu: &Target) -> Option<usize> {
         let cooperative = gpu.cooperative?;
         match self {

@@ -1,15 +1,16 @@
-//! What kernels ask of their operands: that a shader can count their elements, their number, types and sizes.
+//! What kernels require of their operands: their number, types and sizes, and that a shader can count their elements.
 
 use forebay_base::{DataType, TensorDesc};
 
 use super::shaders::Shader;
 use super::{Bound, Operand};
 
-/// Elements, or words of them, that shaders count: all that 32 bits count but the last, beyond which loops step once.
+/// The maximum number of elements, or of their words, that shaders can count: what 32 bits can count, except for the last ones, beyond
+/// which loops step once.
 pub(super) const COUNT_MAX: u64 = (1 << 32) - (1 << 16);
 
 /// # Errors
-/// Where an operand has more elements than a shader counts.
+/// If an operand has more elements than a shader can count.
 pub(super) fn require_countable(descs: &[TensorDesc]) -> Result<(), String> {
     match descs.iter().find(|desc| desc.element_count() > COUNT_MAX) {
         Some(desc) => Err(format!("{desc} has {} elements, and a shader counts {COUNT_MAX}", desc.element_count())),
@@ -18,14 +19,14 @@ pub(super) fn require_countable(descs: &[TensorDesc]) -> Result<(), String> {
 }
 
 /// # Errors
-/// Where there are fewer.
+/// If there are not `N` of them.
 pub(super) fn exactly<'a, const N: usize>(descs: &'a [TensorDesc], what: &str) -> Result<[&'a TensorDesc; N], String> {
     let all: Vec<&TensorDesc> = descs.iter().collect();
     all.try_into().map_err(|_| format!("{} {what} where {N} are needed", descs.len()))
 }
 
 /// # Errors
-/// Where one is not of this type.
+/// If one of them does not have this type.
 pub(super) fn require_type(descs: &[&TensorDesc], data_type: DataType) -> Result<(), String> {
     match descs.iter().find(|desc| desc.data_type() != data_type) {
         Some(desc) => Err(format!("{desc} is not {data_type}")),
@@ -34,7 +35,7 @@ pub(super) fn require_type(descs: &[&TensorDesc], data_type: DataType) -> Result
 }
 
 /// # Errors
-/// Where one is not packed, or has another number of elements or another type.
+/// If one of them is not packed, or has a different number of elements or a different type.
 pub(super) fn require_packed(descs: &[&TensorDesc], data_type: DataType, elements: u64) -> Result<(), String> {
     require_type(descs, data_type)?;
     match descs.iter().find(|desc| !desc.is_packed() || desc.element_count() != elements) {
@@ -43,10 +44,10 @@ pub(super) fn require_packed(descs: &[&TensorDesc], data_type: DataType, element
     }
 }
 
-/// The strides by which an operand broadcasts to `sizes`: dimensions align at the last, and size 1 broadcasts.
+/// Returns the strides with which an operand broadcasts to `sizes`: dimensions are aligned at the last one, and size 1 broadcasts.
 ///
 /// # Errors
-/// Where it does not.
+/// If it does not broadcast.
 pub(super) fn broadcast_strides(own: &[u64], strides: &[u64], sizes: &[u64]) -> Result<Vec<u64>, String> {
     let misfit = || format!("an operand of sizes {own:?} does not broadcast to {sizes:?}");
     let missing = sizes.len().checked_sub(own.len()).ok_or_else(misfit)?;
@@ -61,7 +62,7 @@ pub(super) fn broadcast_strides(own: &[u64], strides: &[u64], sizes: &[u64]) -> 
     Ok(result)
 }
 
-/// The shader for elements of a type.
+/// Returns the shader for elements of a type.
 pub(super) fn for_type(data_type: DataType, shaders: [&'static Shader; 2]) -> Result<&'static Shader, String> {
     match data_type {
         DataType::Float32 => Ok(shaders[0]),
@@ -71,7 +72,7 @@ pub(super) fn for_type(data_type: DataType, shaders: [&'static Shader; 2]) -> Re
 }
 
 /// # Errors
-/// Where an operand is neither float32 nor of 16 bits.
+/// If an operand is neither float32 nor 16-bit.
 pub(super) fn require_computed_in_single(desc: &TensorDesc) -> Result<(), String> {
     match desc.data_type().computed_in() {
         DataType::Float32 => Ok(()),
@@ -79,7 +80,7 @@ pub(super) fn require_computed_in_single(desc: &TensorDesc) -> Result<(), String
     }
 }
 
-/// How `sixteen_bit.slang` is told of a type in which the elements of an operand lie that is computed with in float32.
+/// Returns the code in `sixteen_bit.slang` of the type in which an operand is stored that is converted to float32 for computation.
 pub(super) fn format_of(data_type: DataType) -> u32 {
     match data_type {
         DataType::Float16 => 1,
@@ -88,7 +89,7 @@ pub(super) fn format_of(data_type: DataType) -> u32 {
     }
 }
 
-/// Bindings of operands, all of each.
+/// Returns bindings of whole operands.
 pub(super) fn bindings(operands: impl IntoIterator<Item = Operand>) -> Vec<Bound> {
     operands.into_iter().map(Bound::from).collect()
 }

@@ -6,12 +6,12 @@ use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::{Bound, Dispatch, Lowered, Operand, Shader, Target, Unsupported, groups, shaders, unsupported};
 
-/// Elements that a workgroup updates.
+/// The number of elements that a workgroup updates.
 const ELEMENTS_PER_GROUP: u64 = 256 * 4;
-/// Elements to a multiple of which what is larger than a binding is cut: a multiple of every binding's alignment.
+/// Operands larger than a binding are cut at multiples of this number of elements, which is a multiple of every binding's alignment.
 const CUT_ELEMENTS: u64 = 256;
 
-/// How a kernel of this family runs.
+/// Lowers a kernel of this family.
 pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
@@ -54,7 +54,7 @@ pub(super) fn lower(
     Ok(Lowered::from(dispatches))
 }
 
-/// One dispatch for as many elements as bindings hold.
+/// Returns dispatches that each process as many elements as bindings hold.
 fn parts(
     shader: &'static Shader,
     flags: [bool; 2],
@@ -74,7 +74,7 @@ fn parts(
         let hyperparameters = reads.len() - 1;
         let reads = reads.iter().enumerate().map(|(number, desc)| match desc.data_type() {
             DataType::Float32 if number != hyperparameters => part(Operand::Read(number)),
-            // These, or the step.
+            // The hyperparameters, or the step.
             _ => Operand::Read(number).into(),
         });
         let bindings = reads.chain((0..writes.len()).map(|number| part(Operand::Write(number)))).collect();
@@ -85,10 +85,10 @@ fn parts(
     dispatches
 }
 
-/// Storage buffers of the shader of `Adam8Bit`.
+/// The number of storage buffers of the shader of `Adam8Bit`.
 pub(super) const ADAM_8_BIT_BINDINGS: u32 = 14;
 
-/// A dispatch of a workgroup for each block, for as many blocks as bindings hold.
+/// Lowers `Adam8Bit` to dispatches of as many blocks as bindings hold, with a workgroup for each block.
 fn adam_8_bit(flags: [bool; 2], reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
     if gpu.bindings_max < ADAM_8_BIT_BINDINGS {
         return Err(format!(
@@ -113,7 +113,7 @@ fn adam_8_bit(flags: [bool; 2], reads: &[TensorDesc], writes: &[TensorDesc], gpu
     }
     let is_of_blocks = |operand: Operand| matches!(operand, Operand::Read(3 | 5) | Operand::Write(2 | 4));
     let is_codes = |operand: Operand| matches!(operand, Operand::Read(2 | 4) | Operand::Write(1 | 3));
-    // Bytes from one block to the next.
+    // The number of bytes from one block to the next.
     let block_bytes = |operand: Operand| match operand {
         Operand::Read(6 | 7) => None,
         _ if is_of_blocks(operand) => Some(4),
@@ -145,10 +145,10 @@ fn adam_8_bit(flags: [bool; 2], reads: &[TensorDesc], writes: &[TensorDesc], gpu
     Ok(Lowered::from(dispatches))
 }
 
-/// Blocks to a multiple of which what is larger than a binding is cut: their scales, too, begin where bindings may.
+/// Operands larger than a binding are cut at multiples of this number of blocks, so that their scales also begin where bindings can.
 const CUT_BLOCKS: u64 = 64;
 
-/// A map as a shader's parameters.
+/// Returns a map as parameters of a shader.
 fn words(map: &QuantizationMap) -> impl Iterator<Item = u32> + '_ {
     map.numbers.iter().chain(&map.middles).map(|number| number.to_bits())
 }

@@ -1,35 +1,35 @@
-//! Operands larger than a binding: kernels that compute rows from the same rows alone run as several dispatches.
+//! Operands larger than a binding: kernels that compute each row only from the same rows run as several dispatches.
 
 use std::ops::Range;
 
 use super::{Bound, Operand, Target};
 
-/// Bytes at whose multiples a binding may begin.
+/// The alignment of bindings in bytes.
 const ALIGNMENT_BYTES: u64 = 256;
 
 /// The rows of one operand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rows {
     pub operand: Operand,
-    /// Bytes from one row to the next, between which all of a row lies.
+    /// The number of bytes from one row to the next, between which all of a row lies.
     pub row_bytes: u64,
 }
 
-/// Where the rows of a part may begin.
+/// Where the rows of a part can begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Beginning {
     /// At the first byte of its bindings.
     Aligned,
-    /// Anywhere: the shader is told how far behind ([`Rows::before`]).
+    /// Anywhere: the shader is told how far after it ([`Rows::before`]).
     Anywhere,
 }
 
-/// The ranges of rows of which each operand's fit into a binding, all but the last as long as possible. Where there are none,
-/// it is all rows at once: then a binding is not what they are reached through.
+/// Returns ranges of rows that fit in a binding for each operand, all but the last as long as possible. If there are no such ranges,
+/// returns all rows at once, which are then not accessed through bindings.
 pub(super) fn parts(operands: &[Rows], rows: u64, beginning: Beginning, gpu: &Target) -> Vec<Range<u64>> {
     let reached_bytes = gpu.binding_bytes_max.min(1 << 32);
     let row_bytes = operands.iter().map(|operand| operand.row_bytes).max().unwrap_or(1).max(1);
-    // Rows from one that may begin a binding to the next, in all operands: powers of two.
+    // The number of rows from one that can begin a binding to the next, in all operands: a power of two.
     let step = |rows: &Rows| ALIGNMENT_BYTES >> rows.row_bytes.trailing_zeros().min(ALIGNMENT_BYTES.trailing_zeros());
     let (step, own_bytes) = match beginning {
         Beginning::Aligned => (operands.iter().map(step).max().unwrap_or(1), reached_bytes),
@@ -43,7 +43,7 @@ pub(super) fn parts(operands: &[Rows], rows: u64, beginning: Beginning, gpu: &Ta
 }
 
 impl Rows {
-    /// The bytes of some of `rows` rows, from where a binding may begin.
+    /// Returns the bytes of a part of `rows` rows, from where a binding can begin.
     pub fn bound(&self, part: &Range<u64>, rows: u64) -> Bound {
         if *part == (0..rows) {
             return Bound::from(self.operand);
@@ -54,7 +54,7 @@ impl Rows {
         Bound { operand: self.operand, offset_bytes, size_bytes }
     }
 
-    /// Bytes of the binding that lie before the part's first row.
+    /// Returns the number of bytes of the binding before the part's first row.
     pub fn before(&self, part: &Range<u64>) -> u64 {
         part.start * self.row_bytes % ALIGNMENT_BYTES
     }

@@ -9,12 +9,12 @@ use super::shaders::{POOLING, POOLING_INDICES, POOLING_TO_BF16, POOLING_TO_F16, 
 use super::spatial::{Sliding, Spatial, by_images};
 use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, unsupported};
 
-/// By the type of the result.
+/// Shaders by the type of the result.
 const BY_RESULT: Builds = [&POOLING, &POOLING_TO_F16, &POOLING_TO_BF16];
-/// Elements that a workgroup computes.
+/// The number of elements that a workgroup computes.
 const GROUP_ELEMENTS: u64 = 256;
 
-/// How a kernel of this family runs.
+/// Lowers a kernel of this family.
 pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
@@ -46,7 +46,7 @@ pub(super) fn lower(
     lowered().map_err(|reason| unsupported(kernel, reason))
 }
 
-/// Where the largest elements are.
+/// Lowers the kernel that finds the positions of the largest elements.
 fn indices(window: &Window, x: &TensorDesc, y: &TensorDesc, gpu: &Target) -> Result<Lowered, String> {
     require_type(&[x], DataType::Float32)?;
     require_type(&[y], DataType::Int64)?;
@@ -57,7 +57,7 @@ fn indices(window: &Window, x: &TensorDesc, y: &TensorDesc, gpu: &Target) -> Res
     Pooling::new(PoolOp::Max, window, x, y)?.lower(&POOLING_INDICES, [read, read], y, false, gpu)
 }
 
-/// A pooling: its sizes and its window.
+/// The sizes and the window of a pooling.
 struct Pooling {
     operation: u32,
     input: Spatial,
@@ -76,7 +76,7 @@ impl Pooling {
         Ok(Pooling { operation: op.opcode(), input, output, sliding })
     }
 
-    /// How it runs with the operands that stand for x and dy.
+    /// Lowers the pooling with the operands that serve as x and dy.
     fn lower(
         &self,
         shader: &'static Shader,

@@ -7,12 +7,12 @@ use super::operands::{bindings, require_packed};
 use super::shaders::{RECURRENT, RECURRENT_GRADIENT};
 use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, unsupported};
 
-/// Storage buffers that these shaders bind at most.
+/// The maximum number of storage buffers that these shaders bind.
 pub(super) const RECURRENT_BINDINGS: u32 = 18;
-/// Units of a state that a workgroup has room for.
+/// The maximum number of units of a state for which a workgroup has room.
 const UNITS_MAX: u64 = 1024;
 
-/// Sizes of a recurrence.
+/// The sizes of a recurrence.
 struct Sizes {
     steps: u64,
     batch: u64,
@@ -20,7 +20,7 @@ struct Sizes {
     units: u64,
 }
 
-/// How a kernel of this family runs.
+/// Lowers a kernel of this family.
 pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
@@ -40,7 +40,7 @@ pub(super) fn lower(
     lowered.map_err(|reason| unsupported(kernel, reason))
 }
 
-/// The sizes that what `Recurrent` reads says.
+/// Returns the sizes given by the operands that `Recurrent` reads.
 fn sizes(recurrence: &Recurrence, reads: &[TensorDesc]) -> Result<Sizes, String> {
     let cell = recurrence.cell;
     let wanted = if cell.has_cell_state() { 7 } else { 5 };
@@ -112,7 +112,7 @@ impl Sizes {
     }
 }
 
-/// What a cell without c binds in its place is never touched.
+/// Returns the operands that are read. What a cell without c binds in place of c is never accessed.
 fn inputs(recurrence: &Recurrence, first: usize) -> Vec<Operand> {
     let places = if recurrence.cell.has_cell_state() { [0, 1, 2, 3, 4, 5, 6] } else { [0, 1, 2, 3, 4, 4, 4] };
     places.into_iter().map(|place| Operand::Read(first + place)).collect()
@@ -174,6 +174,6 @@ fn gradient(
     operands.extend([0, 1, 2, 3, 4].map(|place: usize| Operand::Write(place.min(wanted - 1))));
     operands.push(Operand::Workspace);
     let dispatches = vec![sizes.dispatch(recurrence, true, operands, gpu)];
-    // A binding has some bytes, whether cells have a c or not.
+    // A binding is never empty, whether cells have a c or not.
     Ok(Lowered { workspace_bytes: if is_lstm { 4 * all } else { 4 }, ..Lowered::from(dispatches) })
 }

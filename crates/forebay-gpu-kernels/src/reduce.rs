@@ -1,4 +1,4 @@
-//! Many elements become one, and softmax, which divides by such a sum.
+//! Reductions, which combine many elements into one, and softmax, which divides by such a sum.
 
 use std::ops::Range;
 
@@ -13,13 +13,13 @@ use super::strided_layout::StridedLayout;
 use super::teams::{INVOCATION_ELEMENTS, SMALL_TEAM, WORKGROUP_SIZE, team_of, team_words};
 use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, rows, unsupported};
 
-/// Elements of a chunk of a reduction, and how many chunks there are at most.
+/// The number of elements in a chunk of a reduction, and the maximum number of chunks.
 const CHUNK_ELEMENTS: u64 = 2048;
 const CHUNKS_MAX: u64 = 4096;
-/// Elements of an integer mean at most: quotients and rests of two of them stay in 32 bits.
+/// The maximum number of elements in an integer mean, so that quotients and remainders of two of them stay within 32 bits.
 const INTEGER_MEAN_MAX: u64 = 1 << 30;
 
-/// How a kernel of this family runs.
+/// Lowers a kernel of this family.
 pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
@@ -79,7 +79,7 @@ fn softmax(
     Ok(Lowered::from(dispatches))
 }
 
-/// Dimensions of one kind: sizes and strides, the innermost first, those that can be one made one.
+/// Dimensions of one kind: sizes and strides, the innermost first, merged where possible.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Dimensions(Vec<(u64, u64)>);
 
@@ -99,7 +99,7 @@ impl Dimensions {
         self.0.iter().map(|&(size, _)| size).product()
     }
 
-    /// The stride of the innermost; of none, more than any.
+    /// Returns the stride of the innermost dimension; if there is none, a larger number than any stride.
     fn inner_stride(&self) -> u64 {
         self.0.first().map_or(u64::MAX, |&(_, stride)| stride)
     }
@@ -144,7 +144,7 @@ fn reduce(
     Ok(dispatch(shader, op, &kept, &reduced, x.data_type(), gpu))
 }
 
-/// Whether the reduced axes are all but the second, of which the sums are then those of channels.
+/// Returns whether the reduced axes are all but the second, so that the sums are those of channels.
 fn are_positions(axes: &[usize], x: &TensorDesc) -> bool {
     let rank = x.sizes().len();
     x.data_type().is_float()
@@ -172,7 +172,7 @@ fn dispatch(
     let dimensions = kept.0.iter().chain(&reduced.0).flat_map(|&(size, stride)| [size, stride]);
     let parameters = words.into_iter().chain(dimensions).map(|word| word as u32);
     let interleaved = kept.inner_stride() < reduced.inner_stride();
-    // A shader has all of its bindings bound, even those that it does not use here.
+    // All bindings of a shader must be bound, even those that it does not use here.
     let workspace = if chunks > 1 { Operand::Workspace } else { Operand::Counter };
     let operands = [Operand::Read(0), Operand::Write(0), workspace, Operand::Counter];
     let dispatch = Dispatch {

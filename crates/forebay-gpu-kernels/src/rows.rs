@@ -1,4 +1,4 @@
-//! Sums over the rows of a table, one per place in a row: `kernels/rows.slang`.
+//! Sums over the rows of a table, one per position in a row: `kernels/rows.slang`.
 
 use forebay_base::kernel::reduction_block_rows;
 use forebay_base::{DataType, TensorDesc};
@@ -7,10 +7,10 @@ use super::operands::{bindings, exactly, require_packed};
 use super::shaders::{self, Shader};
 use super::{Dispatch, Lowered, Operand, Target, groups};
 
-/// Bytes of a chunk's sum for a place in a row.
+/// The bytes of a chunk's sum for one position in a row.
 const SUM_BYTES: u64 = 8;
 
-/// Rows, and their length, where the first axes are summed.
+/// Returns the number of rows and their length if the first axes are summed.
 fn table(x: &TensorDesc, axes: usize) -> Result<[u64; 2], String> {
     let sizes = x.sizes();
     if axes >= sizes.len() {
@@ -20,14 +20,14 @@ fn table(x: &TensorDesc, axes: usize) -> Result<[u64; 2], String> {
     Ok([&sizes[..axes], &sizes[axes..]].map(|sizes| sizes.iter().product()))
 }
 
-/// The reduction that sums along the first axes, as parts would sum it.
+/// Lowers the reduction that sums along the first axes, in the same way as parts would sum it.
 pub(super) fn whole(axes: usize, x: &TensorDesc, y: &TensorDesc, gpu: &Target) -> Result<Lowered, String> {
     let table = table(x, axes)?;
     require_packed(&[y], DataType::Float32, table[1])?;
     Ok(lowered(&shaders::REDUCE_ROWS_F32, table, gpu))
 }
 
-/// The sums of some rows.
+/// Lowers the sums of some rows.
 pub(super) fn sums(axes: usize, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
     let ([x], [sums]) = (exactly(reads, "operands")?, exactly(writes, "results")?);
     let table = table(x, axes)?;
@@ -45,21 +45,21 @@ fn lowered(shader: &'static Shader, [rows, length]: [u64; 2], gpu: &Target) -> L
     Lowered { workspace_bytes: count * length * SUM_BYTES, ..Lowered::from(dispatch) }
 }
 
-/// Sums of all workgroups at most: a workgroup has several blocks where there would be more.
+/// The maximum number of sums of all workgroups: if there would be more, workgroups have several blocks each.
 const SUMS_MAX: u64 = 8 << 20;
 
 /// How workgroups share the reduction blocks of sums over rows: each has a subtree of the sum tree.
 pub(super) struct RowGroups {
-    /// Rows of a block.
+    /// The number of rows per block.
     pub block_rows: u64,
-    /// Blocks of a workgroup, a power of two.
+    /// The number of blocks per workgroup, a power of two.
     pub group_blocks: u64,
-    /// Workgroups.
+    /// The number of workgroups.
     pub count: u64,
 }
 
 impl RowGroups {
-    /// Those of rows of some length.
+    /// Returns the workgroups for this number of rows of this length.
     pub fn of(rows: u64, length: u64) -> RowGroups {
         let block_rows = reduction_block_rows(length);
         let blocks = rows.div_ceil(block_rows);

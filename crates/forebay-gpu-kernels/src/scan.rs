@@ -1,4 +1,4 @@
-//! Elements along an axis, one after the other, or in an order: `kernels/scan.slang` and `kernels/top_k.slang`.
+//! Kernels that process elements along an axis one after the other, or in an order: `kernels/scan.slang` and `kernels/top_k.slang`.
 
 use forebay_base::kernel::ScanOp;
 use forebay_base::{DataType, Kernel, TensorDesc};
@@ -7,12 +7,12 @@ use super::elements::Kind;
 use super::operands::{bindings, exactly, require_packed};
 use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, shaders, unsupported};
 
-/// Invocations of a workgroup.
+/// The number of invocations in a workgroup.
 const GROUP: u64 = 256;
-/// Elements of a row at most that an invocation goes through alone for an order.
+/// The maximum number of elements of a row that a single invocation puts in order.
 const ALONE_MAX: u64 = 128;
 
-/// How a kernel of this family runs.
+/// Lowers a kernel of this family.
 pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
@@ -29,7 +29,7 @@ pub(super) fn lower(
     lowered.map(Lowered::from).map_err(|reason| unsupported(kernel, reason))
 }
 
-/// Elements before an axis, at it and behind it.
+/// Returns the number of elements before, along and after an axis.
 fn split(desc: &TensorDesc, axis: usize) -> Result<[u64; 3], String> {
     let sizes = desc.sizes();
     let Some(&size) = sizes.get(axis) else {
@@ -68,7 +68,7 @@ fn scan(
     let groups = groups((outer * inner).div_ceil(GROUP), gpu);
     let words = [outer * inner, size, inner, u64::from(op.opcode()), u64::from(exclusive), u64::from(reverse)];
     let parameters = [u64::from(groups[0])].into_iter().chain(words).map(|word| word as u32).collect();
-    // What has no factors does not read them.
+    // Scans without factors do not read them.
     let bindings = bindings([Operand::Read(0), Operand::Read(reads.len() - 1), Operand::Write(0)]);
     Ok(Dispatch { shader, constants: Vec::new(), bindings, parameters, groups })
 }

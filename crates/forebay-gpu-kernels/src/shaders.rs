@@ -1,18 +1,18 @@
-//! The compiled shaders: `cargo xtask kernels` makes them from the repository's `kernels/`.
+//! The compiled shaders, which `cargo xtask kernels` makes from the repository's `kernels/`.
 
 use std::fmt;
 
 /// A compiled shader.
 #[derive(PartialEq, Eq)]
 pub struct Shader {
-    /// Its name: that of its file.
+    /// Its name, which is also that of its file.
     pub name: &'static str,
     /// SPIR-V, in little-endian words.
     pub code: &'static [u8],
-    /// The same shader for operands with more bytes than a binding reaches; none where this is that.
+    /// The device-address variant, for operands with more bytes than a binding can reach; `None` if this is that variant.
     pub by_address: Option<&'static Shader>,
-    /// The same shader for devices whose shaders have neither float64 nor elements of 16 bits; none where this is that, or where it
-    /// needs neither and is short. Where it does without float64, it sums in pairs of float32, so bits are others.
+    /// The same shader for devices whose shaders have neither float64 nor 16-bit elements; `None` if this is that shader, or if it needs
+    /// neither and is short. If it does without float64, it sums in pairs of float32, so its bits are different.
     pub portable: Option<&'static Shader>,
 }
 
@@ -23,40 +23,40 @@ impl fmt::Debug for Shader {
 }
 
 impl Shader {
-    /// Whether what is bound of operands is their address.
+    /// Returns whether the addresses of operands are bound instead of their bytes.
     pub fn is_by_address(&self) -> bool {
         self.by_address.is_none()
     }
 
-    /// Whether the shader computes with float64, which a device may lack.
+    /// Returns whether the shader computes with float64, which a device may lack.
     pub fn needs_float64(&self) -> bool {
         self.needs(FLOAT64)
     }
 
-    /// Whether the shader reads and writes elements of 16 bits by themselves, which a device may lack.
+    /// Returns whether the shader reads and writes individual 16-bit elements, which a device may not support.
     pub fn needs_storage16(&self) -> bool {
         self.needs(INT16)
     }
 
-    /// Whether the subgroups of the shader multiply matrices together, which those of most devices do not.
+    /// Returns whether the shader uses cooperative matrices, which most devices do not support.
     pub fn needs_cooperative(&self) -> bool {
         self.needs(COOPERATIVE_MATRIX)
     }
 
     fn needs(&self, capability: u32) -> bool {
-        // Capabilities come first, behind a header of five words; each is a word that says so, and its number.
+        // Capabilities come first, after a header of five words; each is an opcode word followed by its number.
         let is_it = |words: &[u8]| (words[..4] == CAPABILITY).then(|| words[4..] == capability.to_le_bytes());
         self.code.get(20..).unwrap_or_default().chunks_exact(8).map_while(is_it).any(|is_it| is_it)
     }
 }
 
-/// The first word of OpCapability, and the numbers of some: Int16 is what shaders have that load elements of 16 bits.
+/// The first word of OpCapability, and the numbers of some capabilities. Shaders that load 16-bit elements have Int16.
 const CAPABILITY: [u8; 4] = [17, 0, 2, 0];
 const FLOAT64: u32 = 10;
 const INT16: u32 = 22;
 const COOPERATIVE_MATRIX: u32 = 6022;
 
-/// The shader in the file of a name, which is there as one for large operands as well.
+/// The shader in the file with this name, which also has a variant for large operands.
 macro_rules! shader {
     ($portable:expr, $($name:literal),+) => {
         shader!(file: Some(&shader!(file: None, None, $($name),+, "_far")), $portable, $($name),+)
@@ -71,7 +71,7 @@ macro_rules! shader {
     };
 }
 
-/// A shader's form for devices that lack what it needs, where there is one.
+/// A shader's form for devices that lack what it needs, if there is one.
 macro_rules! portable {
     ($name:literal) => {
         None
@@ -81,14 +81,14 @@ macro_rules! portable {
     };
 }
 
-/// Names a shader's constant and its files alike, and says whether it is there as a portable one.
+/// Names a shader's constant and its files alike, and says whether it also has a portable form.
 macro_rules! shaders {
     ($($constant:ident = $name:literal $($portable:ident)?),* $(,)?) => {
         $(
             #[doc = concat!("`spirv/", $name, ".spv`.")]
             pub(super) static $constant: Shader = shader!(portable!($name $($portable)?), $name);
         )*
-        /// Every shader, each of which has a far one.
+        /// Every shader. Each has a device-address variant.
         pub static ALL: &[&Shader] = &[$(&$constant),*];
     };
 }
@@ -276,7 +276,7 @@ mod tests {
     use super::super::{BINDINGS, WORKGROUP_INVOCATIONS};
     use super::*;
 
-    /// The instructions of a shader with an opcode, without their first word.
+    /// Returns the instructions of a shader that have this opcode, without their first words.
     fn instructions(shader: &Shader, opcode: u32) -> Vec<Vec<u32>> {
         let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         let words: Vec<u32> = shader.code.chunks_exact(4).map(word).collect();
@@ -291,7 +291,7 @@ mod tests {
         found
     }
 
-    /// A shader and its portable form, and both for operands that are reached by their addresses.
+    /// Returns a shader and its portable form, and the device-address variants of both.
     fn forms(shader: &'static Shader) -> impl Iterator<Item = &'static Shader> {
         [shader].into_iter().chain(shader.portable).flat_map(|form| [form, form.by_address.unwrap()])
     }
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(most_of_adam_8_bit, ADAM_8_BIT_BINDINGS);
     }
 
-    /// How often a shader indexes a local vector by a number that is not constant. GPUs may keep such vectors in memory instead of
+    /// Counts how often a shader indexes a local vector with a non-constant number. GPUs may keep such vectors in memory instead of
     /// registers.
     fn indexed_vectors(shader: &Shader) -> usize {
         // OpTypeVector, OpTypePointer, OpConstant and OpSpecConstant, OpVariable, OpAccessChain, OpVectorExtractDynamic and
@@ -363,7 +363,7 @@ mod tests {
                 assert_eq!(form.needs_float64(), shader.needs_float64(), "{}", form.name);
             }
             assert!(!shader.name.ends_with("_f64") || shader.needs_float64(), "{}", shader.name);
-            // Only tensors of float64 and matrix units have nothing in their place.
+            // Only float64 tensors and matrix units have no replacement.
             let is_double = shader.name.contains("_f64") || shader.name.contains("_double");
             let needs =
                 !is_double && !shader.needs_cooperative() && (shader.needs_float64() || shader.needs_storage16());

@@ -1,4 +1,4 @@
-//! Operands x\[n, c, ..] with one to three spatial dimensions, always as three.
+//! Operands x\[n, c, ..] with one to three spatial dimensions, always represented as three.
 
 use std::ops::Range;
 
@@ -9,29 +9,29 @@ use super::operands::require_type;
 use super::parts::{Beginning, Rows, parts};
 use super::{Dispatch, Lowered, Operand, Target};
 
-/// Taps of a dimension that a mask has bits for (`MASK_TAPS` of `kernels/spatial.slang`).
+/// The number of taps of a dimension for which a mask has bits (`MASK_TAPS` in `kernels/spatial.slang`).
 const MASK_TAPS: u32 = 10;
 
-/// No index, with whatever distances are added to it, reaches this: shaders calculate in 32 bits with a sign, and four
-/// times this stands for nowhere.
+/// No index reaches this, whatever distances are added to it: shaders calculate with signed 32-bit integers, in which four times this means
+/// nowhere.
 const REACH_MAX: u64 = 1 << 28;
 
-/// Elements that an image, or all weights, span at most: shaders calculate distances in 32 bits with a sign.
+/// The maximum number of elements that an image or all weights span: shaders calculate distances with signed 32-bit integers.
 pub(super) const SPAN_MAX: u64 = 1 << 31;
 
-/// Sizes and strides of a tensor x\[n, c, ..] in elements, the missing spatial dimensions in front.
+/// The sizes and strides of a tensor x\[n, c, ..] in elements, with missing spatial dimensions in front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spatial {
     pub images: u32,
     pub channels: u32,
     pub sizes: [u32; 3],
-    /// By image, by channel, by the three dimensions.
+    /// The strides over images, channels and the three dimensions.
     pub strides: [u32; 5],
 }
 
 impl Spatial {
     /// # Errors
-    /// Where there are not one to three spatial dimensions, or an image is too large.
+    /// If there are not one to three spatial dimensions, or if an image is too large.
     pub fn of(desc: &TensorDesc) -> Result<Spatial, String> {
         let (sizes, strides) = (desc.sizes(), desc.effective_strides());
         if !(3..=5).contains(&sizes.len()) {
@@ -51,12 +51,12 @@ impl Spatial {
         })
     }
 
-    /// Positions of a channel of an image.
+    /// Returns the number of positions of a channel of an image.
     pub fn positions(&self) -> u64 {
         self.sizes.iter().map(|&size| u64::from(size)).product()
     }
 
-    /// The words in which shaders read the strides.
+    /// Returns the strides as words for shaders.
     pub fn stride_words(&self) -> impl Iterator<Item = u32> + use<> {
         self.strides.into_iter()
     }
@@ -73,10 +73,10 @@ pub(super) struct Sliding {
 }
 
 impl Sliding {
-    /// The window over a tensor of `rank` dimensions, from which outputs with this many positions read.
+    /// Returns the window over a tensor of `rank` dimensions from which outputs with this many positions read.
     ///
     /// # Errors
-    /// Where its numbers do not fit the rank, or reach farther than shaders calculate.
+    /// If its numbers do not match the rank, or if they reach farther than shaders can calculate.
     pub fn of(window: &Window, rank: usize, outputs: [u32; 3]) -> Result<Sliding, String> {
         let all = [&window.kernel, &window.strides, &window.dilations, &window.pads_begin, &window.pads_end];
         if all.iter().any(|values| values.len() + 2 != rank) || window.strides.contains(&0) {
@@ -109,13 +109,13 @@ impl Sliding {
         self.kernel.iter().product()
     }
 
-    /// Whether a mask has bits for all taps of each dimension.
+    /// Returns whether a mask has bits for all taps of each dimension.
     pub fn is_maskable(&self) -> bool {
         self.kernel.iter().all(|&taps| taps <= MASK_TAPS)
     }
 }
 
-/// Spatial values as three, the missing ones in front.
+/// Returns spatial values as three, with missing ones in front.
 fn three(values: &[u64], filler: u32) -> [u32; 3] {
     let mut three = [filler; 3];
     for (target, &value) in three.iter_mut().rev().zip(values.iter().rev()) {
@@ -124,8 +124,8 @@ fn three(values: &[u64], filler: u32) -> [u32; 3] {
     three
 }
 
-/// What `dispatch` makes of a number of images: of as many at once as bindings hold of each operand, which are those that have
-/// images, or of all.
+/// Lowers a launch with `dispatch`, which takes a number of images: as many at once as bindings hold of each operand, or all of them.
+/// `operands` are those that have images.
 pub(super) fn by_images(
     operands: &[(Operand, &TensorDesc)],
     gpu: &Target,
@@ -133,7 +133,7 @@ pub(super) fn by_images(
 ) -> Lowered {
     let images = operands.first().map_or(1, |(_, desc)| desc.sizes()[0]);
     let row_bytes = |desc: &TensorDesc| desc.effective_strides()[0] * desc.data_type().size_bytes();
-    // Between images that lie entangled, nothing is cut.
+    // Images that are interleaved in memory are not cut apart.
     let entangled = images > 1 && operands.iter().any(|(_, desc)| desc.total_size_bytes() > images * row_bytes(desc));
     let image_bytes = |desc| if images > 1 { row_bytes(desc) } else { desc.total_size_bytes() };
     let rows: Vec<Rows> =
@@ -155,7 +155,7 @@ pub(super) fn by_images(
 /// Checks that all operands are float32.
 ///
 /// # Errors
-/// Which is not.
+/// If one of them is not.
 pub(super) fn require_float32(reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<(), String> {
     require_type(&reads.iter().chain(writes).collect::<Vec<_>>(), DataType::Float32)
 }
@@ -163,7 +163,7 @@ pub(super) fn require_float32(reads: &[TensorDesc], writes: &[TensorDesc]) -> Re
 /// Checks that an operand is packed.
 ///
 /// # Errors
-/// Where it is not.
+/// If it is not.
 pub(super) fn check_packed(desc: &TensorDesc) -> Result<(), String> {
     if desc.is_packed() { Ok(()) } else { Err(format!("{desc} must be packed")) }
 }

@@ -1,27 +1,27 @@
-//! How a tensor x\[images, channels, rows, ..] lies: rows of the first spatial dimension may be anywhere, with all channels of
-//! one row together or all rows of one channel. Within a row, places lie together.
+//! The memory layout of a tensor x\[images, channels, rows, ..]: rows of the first spatial dimension can be anywhere, with either all
+//! channels of one row or all rows of one channel together. Within a row, positions are contiguous.
 
 use forebay_base::TensorDesc;
 use forebay_base::kernel::{ReductionBlock, reduction_block_of_channels};
 
-/// Sizes and strides of a tensor, in elements.
+/// The sizes and strides of a tensor, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StridedLayout {
     pub images: u64,
     pub channels: u64,
     pub rows: u64,
-    /// Elements of a row.
+    /// The number of elements in a row.
     pub places: u64,
     pub image_stride: u64,
     pub channel_stride: u64,
     pub row_stride: u64,
-    /// The place of the first element.
+    /// The position of the first element.
     pub first: u64,
 }
 
 impl StridedLayout {
     /// # Errors
-    /// Where there is no channel axis, or the places of a row do not lie together.
+    /// If there is no channel axis, or if the positions of a row are not contiguous.
     pub fn of(desc: &TensorDesc) -> Result<StridedLayout, String> {
         let (sizes, strides) = (desc.sizes(), desc.effective_strides());
         if sizes.len() < 2 {
@@ -48,50 +48,51 @@ impl StridedLayout {
         })
     }
 
-    /// What a tensor may be cut between: images, or the rows of a single one.
+    /// Returns the number of slabs between which a tensor can be cut: images, or the rows of a single image.
     pub fn slabs(&self) -> u64 {
         if self.images > 1 { self.images } else { self.rows }
     }
 
-    /// Elements from one of them to the next.
+    /// Returns the number of elements from one slab to the next.
     pub fn slab_stride(&self) -> u64 {
         if self.images > 1 { self.image_stride } else { self.row_stride }
     }
 
-    /// Whether all of each lies before the next.
+    /// Returns whether each slab ends before the next one begins.
     pub fn is_cuttable(&self) -> bool {
         let channels = (self.channels - 1) * self.channel_stride + self.places;
         let span = if self.images > 1 { channels + (self.rows - 1) * self.row_stride } else { channels };
         span <= self.slab_stride()
     }
 
-    /// How many of them there are.
+    /// Returns the same layout with this number of slabs.
     pub fn with_slabs(self, count: u64) -> StridedLayout {
         if self.images > 1 { StridedLayout { images: count, ..self } } else { StridedLayout { rows: count, ..self } }
     }
 
-    /// Whether the rows of a channel follow each other.
+    /// Returns whether the rows of a channel are contiguous.
     pub fn is_seamless(&self) -> bool {
         self.row_stride == self.places
     }
 
-    /// Elements of a channel over all images.
+    /// Returns the number of elements of a channel over all images.
     pub fn samples(&self) -> u64 {
         self.images * self.rows * self.places
     }
 
-    /// Elements of all channels.
+    /// Returns the number of elements of all channels.
     pub fn elements(&self) -> u64 {
         self.samples() * self.channels
     }
 
-    /// Chunks of a sum over all positions.
+    /// Returns the number of chunks of a sum over all positions.
     pub fn chunks(&self) -> u64 {
         let chunk = reduction_block_of_channels(self.rows, self.places);
         self.images.div_ceil(chunk.images) * self.rows.div_ceil(chunk.rows)
     }
 
-    /// The parameters that `positions_at` of `positions.slang` reads; `seamless` where all operands are.
+    /// Returns the parameters that `positions_at` in `positions.slang` reads; `seamless` says whether the rows of all operands are
+    /// contiguous.
     pub fn positions(&self, seamless: bool) -> Vec<u32> {
         let ReductionBlock { images, rows } = reduction_block_of_channels(self.rows, self.places);
         let per_image = self.rows.div_ceil(rows);
@@ -99,7 +100,7 @@ impl StridedLayout {
         words.into_iter().chain([self.chunks(), u64::from(seamless)]).map(|word| word as u32).collect()
     }
 
-    /// The parameters that `strided_layout_at` reads. The strides of an axis of one element stand for nothing.
+    /// Returns the parameters that `strided_layout_at` reads. The stride of an axis of one element has no meaning.
     pub fn words(&self) -> [u32; 4] {
         let stride = |size, stride: u64| if size > 1 { stride as u32 } else { 0 };
         [
@@ -111,10 +112,10 @@ impl StridedLayout {
     }
 }
 
-/// The strided layouts of operands of one size.
+/// Returns the strided layouts of operands of the same size.
 ///
 /// # Errors
-/// Where one is none, or sizes differ.
+/// If one of them has no strided layout, or if sizes differ.
 pub(super) fn strided_layouts<const N: usize>(descs: [&TensorDesc; N]) -> Result<[StridedLayout; N], String> {
     let mut all = [StridedLayout::of(descs[0])?; N];
     for (slot, desc) in all.iter_mut().zip(descs) {

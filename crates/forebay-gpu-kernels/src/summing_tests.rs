@@ -1,4 +1,4 @@
-//! How kernels that sum are lowered: what must not depend on the extent of a part, and what is refused.
+//! How kernels that sum are lowered: what must not depend on the size of a part, and what is refused.
 
 use forebay_base::kernel::{Activation, ReduceOp, Summing};
 use forebay_base::{DataType, Kernel, TensorDesc};
@@ -24,7 +24,7 @@ fn refusal(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &T
     }
 }
 
-/// The words of a reduction that decide the order of its sums: invocations of a team, elements, and elements of a chunk.
+/// Returns the words of a reduction that determine the order of its sums: invocations of a team, elements, and elements of a chunk.
 fn order(sizes: &[u64], axes: &[usize], y: &[u64]) -> [u32; 3] {
     let kernel = Kernel::Reduce { op: ReduceOp::Mean, axes: axes.to_vec() };
     let dispatch = dispatches(&kernel, &[float(sizes)], &[float(y)], &Target::LEAST).remove(0);

@@ -1,4 +1,4 @@
-//! Sums over positions in parts, and what becomes of them.
+//! Sums over positions, computed in parts, and the results that follow from them.
 
 use forebay_base::kernel::{Summing, check_group_size};
 use forebay_base::{DataType, Kernel, TensorDesc};
@@ -10,7 +10,7 @@ use super::strided_layout::strided_layouts;
 use super::teams::WORKGROUP_SIZE;
 use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, loss, normalization, rows, unsupported};
 
-/// How a kernel of this family runs.
+/// Lowers a kernel of this family.
 pub(super) fn lower(
     kernel: &Kernel,
     reads: &[TensorDesc],
@@ -113,7 +113,7 @@ pub(super) fn finish(
         Summing::BatchGradient { epsilon, .. } => {
             ([&shaders::FROM_SUMS_GRADIENT_F32, &shaders::FROM_SUMS_GRADIENT_F64], (2, 2), epsilon)
         }
-        // Losses are float32 alone.
+        // Losses can only be float32.
         Summing::CrossEntropy { .. } | Summing::SquaredError if data_type == DataType::Float32 => {
             ([&shaders::FROM_SUMS_MEAN_F32; 2], (1, 1), 0.0)
         }

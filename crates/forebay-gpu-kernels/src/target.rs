@@ -1,54 +1,56 @@
-//! What lowering has to know of a GPU: a description that any API can fill in.
+//! What lowering needs to know about a GPU: a description that any API can fill in.
 
 use super::Shader;
 #[cfg(test)]
 use super::recurrent::RECURRENT_BINDINGS;
 
-/// What of a device decides how kernels run on it.
+/// The properties of a device that determine how kernels run on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Workgroups that one dispatch may have in its first two dimensions.
+    /// The maximum number of workgroups that a dispatch can have in each of its first two dimensions.
     pub groups_max: u32,
-    /// Bytes of an operand that one binding may reach.
+    /// The maximum number of bytes of an operand that one binding can reach.
     pub binding_bytes_max: u64,
-    /// Bytes of workspace that one binding may reach.
+    /// The maximum number of bytes of workspace that one binding can reach.
     pub workspace_bytes_max: u64,
-    /// Invocations that a workgroup may have.
+    /// The maximum number of invocations in a workgroup.
     pub invocations_max: u32,
-    /// Bytes that the invocations of a workgroup share.
+    /// The number of bytes that the invocations of a workgroup share.
     pub shared_bytes: u32,
-    /// Storage buffers that a shader may bind.
+    /// The maximum number of storage buffers that a shader can bind.
     pub bindings_max: u32,
-    /// Whether shaders may compute with float64.
+    /// Whether shaders can compute with float64.
     pub float64: bool,
-    /// Whether shaders may read and write elements of 16 bits by themselves.
+    /// Whether shaders can read and write individual 16-bit elements.
     pub storage16: bool,
-    /// Matrices that subgroups multiply together; none where they do not.
+    /// The cooperative matrices that are supported; `None` if there are none.
     pub cooperative: Option<Cooperative>,
 }
 
-/// Which matrices of 16 by 16 subgroups of [`SUBGROUP_SIZE`] multiply together, and add up in float32.
+/// The types of 16 by 16 matrices that subgroups of [`SUBGROUP_SIZE`] multiply cooperatively, accumulating in float32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cooperative {
-    /// Those of float16.
+    /// Whether matrices of float16 are supported.
     pub float16: bool,
-    /// Those of bfloat16.
+    /// Whether matrices of bfloat16 are supported.
     pub bfloat16: bool,
 }
 
-/// Invocations of a workgroup that a device has to offer. Shaders with more are taken only where [`Target::invocations_max`] allows it.
+/// The number of invocations in a workgroup that a device must support. Shaders with more are used only if [`Target::invocations_max`]
+/// allows it.
 pub const WORKGROUP_INVOCATIONS: u32 = 256;
 
-/// Storage buffers that a device has to let a shader bind. Shaders with more are taken only where [`Target::bindings_max`] allows it.
+/// The number of storage buffers that a device must let a shader bind. Shaders with more are used only if [`Target::bindings_max`] allows
+/// it.
 pub const BINDINGS: u32 = 11;
 
-/// Invocations of a subgroup in shaders that multiply matrices together (`kernels/cooperative.slang`).
+/// The number of invocations in a subgroup of shaders with cooperative matrices (`kernels/cooperative.slang`).
 pub const SUBGROUP_SIZE: u32 = 32;
 
 impl Target {
-    /// The form of a shader that the device can run: a portable one where it lacks what the usual one needs. Long shaders that need
-    /// neither have a portable form as well, with loops in place of what is unrolled, for devices without float64: those that run on a
-    /// processor compile what is unrolled for minutes.
+    /// Returns the form of a shader that the device can run: the portable form if the device lacks what the usual one needs. Long shaders
+    /// that need neither float64 nor 16-bit elements also have a portable form, whose loops are not unrolled, for devices without float64:
+    /// those that run on a processor take minutes to compile unrolled loops.
     pub(super) fn form_of(&self, shader: &'static Shader) -> &'static Shader {
         let (float64, storage16) = (shader.needs_float64(), shader.needs_storage16());
         let lacks = !self.float64 && (float64 || !storage16) || !self.storage16 && storage16;
@@ -58,7 +60,7 @@ impl Target {
 
 #[cfg(test)]
 impl Target {
-    /// What every device offers, for tests.
+    /// What every device supports, for tests.
     pub(crate) const LEAST: Target = Target {
         groups_max: 65_535,
         binding_bytes_max: 128 << 20,
@@ -71,7 +73,7 @@ impl Target {
         cooperative: None,
     };
 
-    /// A device whose subgroups multiply matrices of float16 together.
+    /// A device with cooperative matrices of float16.
     pub(crate) const COOPERATIVE: Target = Target {
         shared_bytes: 48 << 10,
         cooperative: Some(Cooperative { float16: true, bfloat16: false }),

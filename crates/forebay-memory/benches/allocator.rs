@@ -1,4 +1,4 @@
-//! Time of an allocation and a release in the allocator, while many blocks are live.
+//! Time of an allocation and a release in the allocator while many blocks are live.
 //!
 //! `cargo bench -p forebay-memory` prints and records nanoseconds for the pair: the median and the 99th percentile of
 //! short batches.
@@ -9,7 +9,7 @@ use forebay_bench_record::{Column, Record, Table};
 use forebay_memory::{Allocator, BlockId, PoolId};
 use forebay_testing::Random;
 
-/// Pairs in a batch: enough that reading the clock does not count.
+/// Pairs per batch: enough that reading the clock does not matter.
 const BATCH: usize = 16;
 const BATCHES: usize = 20_000;
 const SEGMENT_BYTES: u64 = 1 << 30;
@@ -17,19 +17,19 @@ const SEGMENT_BYTES: u64 = 1 << 30;
 /// How the sizes of requests are drawn.
 type Sizes = fn(&mut Random) -> u64;
 
-/// From 256 bytes to 4 MiB, each power of two as often as the next, no two alike.
+/// From 256 bytes to 4 MiB, each power of two equally likely, no two sizes alike.
 fn mixed(random: &mut Random) -> u64 {
     let bits = 8 + random.below(14);
     (1 << bits) + random.below(1 << bits)
 }
 
-/// As many sizes as a large network's tensors have.
+/// As many different sizes as the tensors of a large network have.
 fn model(random: &mut Random) -> u64 {
     let mut of_tensor = Random::new(random.below(64));
     mixed(&mut of_tensor)
 }
 
-/// Few sizes, as the tensors of a network have, so that many free blocks are of one size.
+/// Few sizes, as the tensors of a network have, so that many free blocks have the same size.
 fn few(random: &mut Random) -> u64 {
     [4, 256, 4096, 65_536, 147_456, 589_824, 1_048_576, 2_359_296][random.below(8) as usize]
 }
@@ -39,7 +39,7 @@ fn equal(_: &mut Random) -> u64 {
     65_536
 }
 
-/// What to do next: free this live block and allocate such another.
+/// The next action: free this live block and allocate another of this size.
 #[derive(Clone, Copy, Default)]
 struct Pair {
     nth: usize,
@@ -56,7 +56,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Drawn ahead of time, for drawing takes time too.
+    /// Draws a pair ahead of time, since drawing takes time too.
     fn draw(&mut self) -> Pair {
         let nth = self.random.below(self.live.len().max(1) as u64) as usize;
         Pair { nth, size_bytes: (self.sizes)(&mut self.random), pool: self.random.below(self.pools) as u32 }
@@ -87,7 +87,7 @@ fn measure(table: &mut Table, name: &str, sizes: Sizes, pools: u64, live_count: 
         let block = bench.allocate(pair);
         bench.live.push(block);
     }
-    // Until the segments look as they do after a while.
+    // Run until the segments look as they do after a while.
     for _ in 0..5 * live_count {
         let pair = bench.draw();
         bench.run(pair);

@@ -1,7 +1,7 @@
-//! How low and how fast instances of static placement are placed: `cargo bench -p forebay-memory --bench placement -- FILE...`
+//! How compactly and how fast instances of static placement are placed: `cargo bench -p forebay-memory --bench placement -- FILE...`
 //!
-//! Files are MiniMalloc's, named `NAME.CAPACITY.csv`, with the columns `id,lower,upper,size`. Without files, the instances in
-//! `tests/data` are taken.
+//! Files are MiniMalloc's, named `NAME.CAPACITY.csv`, with the columns `id,lower,upper,size`. Without files, the instances in `tests/data`
+//! are used.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

@@ -52,7 +52,7 @@ pub(crate) struct Conflicts {
 /// Items that have begun and not ended, in the order in which they began, mixed with some that have ended.
 #[derive(Default)]
 struct Alive {
-    /// The items, each after one past its last time.
+    /// One past the last time of each item, and the item.
     items: Vec<(u32, usize)>,
     /// The number of entries at which those that have ended are dropped.
     full: usize,

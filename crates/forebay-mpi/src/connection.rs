@@ -1,4 +1,4 @@
-//! The connection: a thread that makes all calls of MPI, and the communicator in front of it.
+//! The connection: a thread that makes all MPI calls, and the communicator in front of it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::exchanges::Exchange;
 use crate::library::Mpi;
 use crate::options::Options;
 
-/// How long the thread waits before it looks again whether messages have come. It looks in turns that grow from the first to the last, so
-/// that short exchanges end soon, and long ones leave the processor to kernels.
+/// How long the thread waits before it checks again whether messages have arrived. The pauses grow from the first to the last, so that
+/// short exchanges end soon and long ones leave the processor to kernels.
 const PAUSES: [Duration; 2] = [Duration::from_micros(5), Duration::from_micros(200)];
 
-/// What the thread is asked for.
+/// A request to the thread.
 enum Request {
     Start(Messages, Done),
     Abort(Sender<()>),
@@ -31,33 +31,33 @@ enum Request {
 pub(crate) struct MpiCommunicator {
     rank: usize,
     size: usize,
-    /// None once the connection ends.
+    /// `None` once the connection has ended.
     requests: Mutex<Option<Sender<Request>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// Connects this process with the others that its launcher started. When the communicator is dropped, it waits for the others to do the
-/// same. Once in a process.
+/// same. Can be called only once per process.
 ///
 /// # Errors
-/// No library of MPI, or what MPI refuses.
+/// If there is no MPI library, or if MPI refuses a call.
 pub fn connect(options: &Options) -> Result<Arc<dyn Communicator>, MpiError> {
     connect_by(options.clone(), None)
 }
 
-/// Connects this process with the others of a communicator of MPI, which was begun before: the address of its handle. Messages go through a
-/// copy, so all processes of the communicator call this at once.
+/// Connects this process with the others of an MPI communicator, given the address of its handle; MPI was initialized before. Messages go
+/// through a copy of the communicator, so all of its processes must call this at the same time.
 ///
 /// # Safety
-/// The address is that of a handle of an intracommunicator, of the library of MPI that is named in the options or else loaded.
+/// The address must be that of an intracommunicator's handle, of the MPI library that the options name or that is otherwise loaded.
 ///
 /// # Errors
-/// No library of MPI, or what MPI refuses.
+/// If there is no MPI library, or if MPI refuses a call.
 pub unsafe fn connect_through(options: &Options, handle: usize) -> Result<Arc<dyn Communicator>, MpiError> {
     connect_by(Options { others_call: true, ..options.clone() }, Some(handle))
 }
 
-/// Where a handle is given, it is what [`connect_through`] asks for.
+/// Connects this process. If a handle is given, it must be what [`connect_through`] requires.
 fn connect_by(options: Options, handle: Option<usize>) -> Result<Arc<dyn Communicator>, MpiError> {
     let (launcher, patience) = (started_by().map(|launched| launched.launcher), options.patience);
     // SAFETY: the caller of `connect_through` promised it.
@@ -65,7 +65,7 @@ fn connect_by(options: Options, handle: Option<usize>) -> Result<Arc<dyn Communi
     Ok(Arc::new(MpiCommunicator::new(begin, patience)?))
 }
 
-/// Makes all calls of MPI, until the communicator is gone and all exchanges are over.
+/// Makes all MPI calls, until the communicator is gone and all exchanges are over.
 fn serve<Mpi: Calls>(mpi: &Mpi, incoming: &Receiver<Request>, patience: Option<Duration>) {
     let mut exchanges: Vec<Exchange<Mpi::Request>> = Vec::new();
     let (mut pause, mut is_asked) = (PAUSES[0], true);
@@ -97,10 +97,10 @@ fn serve<Mpi: Calls>(mpi: &Mpi, incoming: &Receiver<Request>, patience: Option<D
 }
 
 impl MpiCommunicator {
-    /// Begins MPI on a thread of its own, which makes all its calls. An exchange fails that takes longer than `patience`.
+    /// Initializes MPI on a separate thread, which makes all calls to it. An exchange that takes longer than `patience` fails.
     ///
     /// # Errors
-    /// Those of `begin`, and no thread.
+    /// The errors of `begin`, or if there is no thread.
     pub(crate) fn new<Mpi: Calls>(
         begin: impl FnOnce() -> Result<Mpi, MpiError> + Send + 'static,
         patience: Option<Duration>,

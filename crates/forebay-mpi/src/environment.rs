@@ -1,4 +1,4 @@
-//! Environment: what launchers tell the processes that they start.
+//! The environment: what launchers tell the processes that they start.
 
 /// What a launcher told this process.
 ///
@@ -14,37 +14,37 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Launched {
-    /// How many processes there are.
+    /// The number of processes.
     pub processes: usize,
-    /// How many of them run on this machine, where the launcher says it.
+    /// The number of processes on this machine, if the launcher says it.
     pub on_this_machine: Option<usize>,
-    /// Whose launcher it is.
+    /// The launcher.
     pub launcher: Launcher,
 }
 
-/// Whose launcher started a process, which says whose library it needs.
+/// The launcher that started a process, which determines the library that the process needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launcher {
-    /// Open MPI's.
+    /// The launcher of Open MPI.
     OpenMpi,
-    /// MPICH's, or one of its descendants.
+    /// The launcher of MPICH or one of its descendants.
     Mpich,
-    /// Slurm's, with PMIx.
+    /// The launcher of Slurm, with PMIx.
     Slurm,
 }
 
-/// Variables of launchers: the number of processes, and that on this machine. Slurm's own variables are not among them: every job step
-/// has them, whether or not it is one of MPI.
+/// The launchers' variables for the number of processes, in total and on this machine. Slurm's own variables do not suffice: every job step
+/// has them, whether or not it uses MPI.
 const VARIABLES: [(Launcher, &str, &str); 3] = [
     (Launcher::OpenMpi, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    // Intel MPI and srun with PMI or PMI-2, too.
+    // Also Intel MPI, and srun with PMI or PMI-2.
     (Launcher::Mpich, "PMI_SIZE", "MPI_LOCALNRANKS"),
-    // PMIx says no size of its own.
+    // PMIx itself does not give a size.
     (Launcher::Slurm, "SLURM_STEP_NUM_TASKS", "SLURM_TASKS_PER_NODE"),
 ];
 
 impl Launched {
-    /// What the variables of a process say; none where no launcher of MPI started it.
+    /// Returns what the variables of a process say; `None` if no MPI launcher started it.
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Option<Launched> {
         let number =
             |name: &str| variable(name)?.split(['(', ',']).next()?.parse::<usize>().ok().filter(|&number| number > 0);
@@ -58,7 +58,7 @@ impl Launched {
     }
 }
 
-/// What the launcher of this process told it; none where no launcher of MPI started it.
+/// Returns what the launcher of this process told it; `None` if no MPI launcher started it.
 pub fn started_by() -> Option<Launched> {
     Launched::from_variables(|name| std::env::var(name).ok())
 }

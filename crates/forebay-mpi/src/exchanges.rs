@@ -1,4 +1,4 @@
-//! Exchanges that are under way.
+//! Exchanges in progress.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use forebay_device::communicator::{Done, MessageBytes, Messages};
 use crate::MpiError;
 use crate::calls::Calls;
 
-/// MPI counts bytes of a message in 32 bits.
+/// MPI counts the bytes of a message in 32 bits.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
-/// An exchange that is under way.
+/// An exchange in progress.
 pub(crate) struct Exchange<Request> {
     /// Requests that are not done, each with the other process.
     open: Vec<(usize, Request)>,
@@ -23,14 +23,14 @@ impl<Request> Exchange<Request> {
     /// Begins to send and receive.
     ///
     /// # Safety
-    /// As for [`forebay_device::Communicator::start`].
+    /// The same as for [`forebay_device::Communicator::start`].
     pub unsafe fn begin(
         mpi: &impl Calls<Request = Request>,
         Messages { tag, sends, receives }: Messages,
         done: Done,
     ) -> Exchange<Request> {
         let mut exchange = Exchange { open: Vec::new(), done: None, since: Instant::now(), tag };
-        // What is expected is known before it comes.
+        // Receives are posted before the messages arrive.
         let received = receives.iter().flat_map(pieces).try_for_each(|(peer, address, bytes)| {
             // SAFETY: the caller's promise.
             exchange.open.push((peer, unsafe { mpi.receive(address, bytes, peer, tag) }?));
@@ -50,7 +50,7 @@ impl<Request> Exchange<Request> {
         exchange
     }
 
-    /// Looks which messages have come and gone; whether the exchange is over. Where it waits for too long, it is given up.
+    /// Checks which messages have been received and sent, and returns whether the exchange is over. If it takes too long, it is given up.
     pub fn go_on(&mut self, mpi: &impl Calls<Request = Request>, patience: Option<Duration>) -> bool {
         let mut failed = None;
         self.open.retain_mut(|(_, request)| match mpi.is_done(request) {
@@ -72,7 +72,7 @@ impl<Request> Exchange<Request> {
         true
     }
 
-    /// Who is missing.
+    /// Returns a message that says which processes are missing.
     fn complaint(&self) -> String {
         let mut peers: Vec<usize> = self.open.iter().map(|(peer, _)| *peer).collect();
         peers.sort_unstable();
@@ -86,7 +86,7 @@ impl<Request> Exchange<Request> {
     }
 }
 
-/// A message in pieces that MPI can count.
+/// Splits a message into pieces that MPI can count.
 fn pieces(message: &MessageBytes) -> impl Iterator<Item = (usize, *mut u8, i32)> + use<> {
     let MessageBytes { peer, address, size_bytes } = *message;
     (0..size_bytes).step_by(MESSAGE_BYTES_MAX).map(move |start| {

@@ -1,15 +1,16 @@
 //! MPI, loaded at run time: how the processes of a run exchange bytes.
 //!
-//! [`started_by`] tells whether a launcher of MPI (`mpirun`, `srun`) started this process; [`connect`] loads the library that it used, and
-//! gives a [`Communicator`](forebay_device::Communicator). All calls of MPI are made on one thread, which also begins and ends it.
+//! [`started_by`] tells whether an MPI launcher (`mpirun`, `srun`) started this process; [`connect`] loads the library that the launcher
+//! used, and returns a [`Communicator`](forebay_device::Communicator). All MPI calls are made on one thread, which also initializes and
+//! finalizes MPI.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`environment`] | what launchers tell the processes that they start |
 //! | `options` | how to connect |
 //! | `library` | the functions and handles of MPI, as each implementation has them |
-//! | `exchanges` | messages that are under way |
-//! | `connection` | the thread of MPI, and the communicator in front of it |
+//! | `exchanges` | messages in progress |
+//! | `connection` | the MPI thread, and the communicator in front of it |
 
 pub mod environment;
 
@@ -30,16 +31,16 @@ pub use options::Options;
 /// Why there is no connection to other processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MpiError {
-    /// No library of MPI was found.
+    /// No MPI library was found.
     Missing {
-        /// The names that were tried, each with the system's words.
+        /// The names that were tried, each with the system's error message.
         tried: Vec<(String, String)>,
     },
-    /// A library lacks a function of MPI.
+    /// A library lacks an MPI function.
     Incomplete {
-        /// Its name.
+        /// The library's name.
         library: String,
-        /// What it lacks.
+        /// The missing function.
         function: String,
     },
     /// MPI refused a call.
@@ -49,11 +50,11 @@ pub enum MpiError {
         /// MPI's error code.
         code: i32,
     },
-    /// Several threads of this process would call MPI, which it does not allow.
+    /// Several threads of this process would call MPI, which MPI does not allow.
     Threads,
-    /// The system does not give a thread.
+    /// The system refused to create a thread.
     Thread {
-        /// The system's own words.
+        /// The system's error message.
         reason: String,
     },
 }

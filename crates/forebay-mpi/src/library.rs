@@ -1,5 +1,5 @@
-//! The functions and handles of MPI. Implementations differ in what a handle is: Open MPI's are addresses of symbols; those of MPICH and
-//! of MPI 5's standard ABI are constants (the header `mpi.h` of each).
+//! The functions and handles of MPI. Implementations differ in what a handle is: in Open MPI, handles are addresses of symbols; in MPICH
+//! and in the standard ABI of MPI 5, they are constants (see each one's header `mpi.h`).
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -10,7 +10,7 @@ use crate::calls::Calls;
 use crate::environment::Launcher;
 use crate::options::Options;
 
-/// Names of the libraries that belong to a launcher, in the order in which they are tried.
+/// Returns the names of the libraries that belong to a launcher, in the order in which they are tried.
 const fn names(launcher: Option<Launcher>) -> &'static [&'static str] {
     match launcher {
         Some(Launcher::OpenMpi) => &["libmpi.so.40", "libmpi.so"],
@@ -23,17 +23,17 @@ const fn names(launcher: Option<Launcher>) -> &'static [&'static str] {
     }
 }
 
-/// `MPI_THREAD_FUNNELED`, one thread makes all calls, and `MPI_THREAD_MULTIPLE`, any thread may call at any time, of Open MPI and MPICH.
+/// `MPI_THREAD_FUNNELED` (one thread makes all calls) and `MPI_THREAD_MULTIPLE` (any thread may call at any time) in Open MPI and MPICH.
 const THREADS: [c_int; 2] = [1, 3];
-/// The same of the standard ABI.
+/// The same values in the standard ABI.
 const ABI_THREADS: [c_int; 2] = [1024, 4096];
-/// Has a library be found only where the process has it already: `RTLD_NOLOAD` of Linux.
+/// Opens a library only if the process has already loaded it: Linux's `RTLD_NOLOAD`.
 const ONLY_IF_LOADED: c_int = 4;
 
-/// A handle as it is passed: an address, or a number of 32 bits.
+/// A handle as it is passed: an address or a 32-bit number.
 type Handle = usize;
 
-/// A request; of MPICH, its first four bytes.
+/// A request; with MPICH, only its first four bytes.
 type Request = usize;
 
 type InitThread = unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int;
@@ -47,9 +47,9 @@ type Test = unsafe extern "C" fn(*mut Request, *mut c_int, *mut c_void) -> c_int
 type Abort = unsafe extern "C" fn(Handle, c_int) -> c_int;
 type Finalize = unsafe extern "C" fn() -> c_int;
 
-/// MPI, as this process has it. For one thread.
+/// MPI in this process, for use by a single thread.
 pub(crate) struct Mpi {
-    /// The communicator that messages go through.
+    /// The communicator through which messages go.
     through: Handle,
     byte: Handle,
     status_ignore: *mut c_void,
@@ -61,11 +61,11 @@ pub(crate) struct Mpi {
     abort: Symbol<Abort>,
     finalize: Symbol<Finalize>,
     comm_free: Symbol<Free>,
-    /// Whether the communicator is a copy of the caller's.
+    /// Whether the communicator is a copy of the caller's communicator.
     is_copy: bool,
-    /// Whether this process has begun MPI, and not something else in it before.
+    /// Whether this object initialized MPI, rather than something else in the process before it.
     is_own: bool,
-    // Dropped last: the functions are its.
+    // Dropped last, because the functions belong to it.
     _library: Library,
 }
 
@@ -74,10 +74,10 @@ fn refused(function: &'static str, code: c_int) -> Result<(), MpiError> {
 }
 
 impl Mpi {
-    /// Loads the library and begins MPI, unless that was done.
+    /// Loads the library and initializes MPI, unless that was already done.
     ///
     /// # Safety
-    /// Where a communicator is given, it is the address of one of MPI's handles, of the library that is loaded.
+    /// If a communicator is given, it must be the address of an MPI handle of the library that is loaded.
     pub unsafe fn begin(
         options: &Options,
         communicator: Option<usize>,
@@ -87,7 +87,7 @@ impl Mpi {
         let incomplete =
             |function: &str| MpiError::Incomplete { library: found.clone(), function: function.to_owned() };
         let is_there = |symbol: &str| {
-            // SAFETY: only the address is looked at.
+            // SAFETY: only the address is used.
             let symbol = unsafe { library.get::<*const c_void>(symbol.as_bytes()) }.ok()?;
             Some(symbol.into_raw() as Handle)
         };
@@ -150,7 +150,7 @@ impl Mpi {
                 }
             };
             let mut own = 0;
-            // SAFETY: MPI has begun, the handle is one of its, and it writes a handle.
+            // SAFETY: MPI has begun, the handle belongs to it, and it writes a handle.
             refused("MPI_Comm_dup", unsafe { copy(given, &mut own) })?;
             (mpi.through, mpi.is_copy) = (own, true);
         }
@@ -198,7 +198,7 @@ impl Calls for Mpi {
 
     fn is_done(&self, request: &mut Request) -> Result<bool, MpiError> {
         let mut flag = 0;
-        // SAFETY: the request is one of `send` or `receive`, and not done before.
+        // SAFETY: the request comes from `send` or `receive`, and was not done before.
         refused("MPI_Test", unsafe { (self.test)(request, &mut flag, self.status_ignore) })?;
         Ok(flag != 0)
     }
@@ -220,14 +220,14 @@ impl Calls for Mpi {
     }
 }
 
-/// Loads the library of this name, or the first one of the launcher's that is there. One that the process has already comes first, and is the
-/// only one that will do where its handles are to be used.
+/// Loads the library of this name, or the first of the launcher's libraries that exists. A library that the process has already loaded
+/// comes first, and is the only possible choice if its handles are to be used.
 fn open(name: Option<&str>, launcher: Option<Launcher>, has_handle: bool) -> Result<(Library, String), MpiError> {
     let names = match name {
         Some(name) => vec![name],
         None => names(launcher.filter(|_| !has_handle)).to_vec(),
     };
-    // SAFETY: a library of MPI does nothing when it is loaded that this process would notice. What it loads itself needs its symbols.
+    // SAFETY: loading an MPI library has no effect that this process would notice. What the library itself loads needs its symbols.
     let load = |name: &str, flags: c_int| unsafe { Library::open(Some(name), RTLD_NOW | RTLD_GLOBAL | flags) };
     let mut tried = Vec::new();
     for flags in if has_handle { &[ONLY_IF_LOADED][..] } else { &[ONLY_IF_LOADED, 0] } {

@@ -1,8 +1,9 @@
-//! The connection under a model checker: two or three processes as threads of one, each with its thread of MPI, in every schedule with a
-//! bounded number of delays and in many random ones. `cargo test -p forebay-mpi --features shuttle --lib -- --nocapture` prints how many.
+//! The connection under a model checker: two or three processes as threads of one process, each with its MPI thread, in every schedule with
+//! a bounded number of delays and in many random schedules. `cargo test -p forebay-mpi --features shuttle --lib -- --nocapture` prints how
+//! many.
 //!
-//! A wait that would never end is a deadlock, which the checker reports; so are a panic, wrong bytes, and an outcome that is told twice or
-//! never.
+//! The checker reports a wait that would never end as a deadlock; it also reports a panic, wrong bytes, and an outcome that is delivered
+//! twice or never.
 
 use std::sync::Arc;
 
@@ -21,15 +22,15 @@ use crate::connection::MpiCommunicator;
 /// When a message counts as sent.
 #[derive(Clone, Copy, Debug)]
 enum Sending {
-    /// At once: MPI has a copy.
+    /// At once: MPI makes a copy.
     Copied,
-    /// Once it is received: MPI reads the sender's memory then.
+    /// Once it is received: only then does MPI read the sender's memory.
     Matched,
 }
 
 /// A message that was sent.
 struct Sent {
-    /// From, to, tag, and its place among those with the same three, which is the order of arrival.
+    /// Sender, receiver, tag, and the position among messages with the same three, which is the order of arrival.
     envelope: [usize; 4],
     address: *const u8,
     copy: Option<Vec<u8>>,
@@ -42,7 +43,7 @@ unsafe impl Send for Sent {}
 #[derive(Default)]
 struct State {
     sent: Vec<Sent>,
-    /// Envelopes of receives that were begun.
+    /// The envelopes of receives that were begun.
     received: Vec<[usize; 4]>,
     ended: usize,
     is_aborted: bool,
@@ -56,7 +57,7 @@ struct World {
     changed: Condvar,
 }
 
-/// One of them.
+/// One of the processes.
 struct Side {
     world: Arc<World>,
     rank: usize,
@@ -73,7 +74,7 @@ impl Side {
     }
 }
 
-/// The envelope after those with the same first three numbers.
+/// Returns the envelope after those with the same first three numbers.
 fn next<'a>([from, to, tag]: [usize; 3], before: impl Iterator<Item = &'a [usize; 4]>) -> [usize; 4] {
     [from, to, tag, before.filter(|envelope| envelope[..3] == [from, to, tag]).count()]
 }
@@ -147,7 +148,7 @@ impl Calls for Side {
     }
 }
 
-/// Runs the same on each of several processes.
+/// Runs the same function on each of several processes.
 fn run(size: usize, sending: Sending, process: impl Fn(Arc<MpiCommunicator>) + Send + Sync + 'static) {
     let world = World { size, sending, state: Mutex::default(), changed: Condvar::new() };
     let (world, process) = (Arc::new(world), Arc::new(process));
@@ -163,7 +164,7 @@ fn run(size: usize, sending: Sending, process: impl Fn(Arc<MpiCommunicator>) + S
     others.into_iter().for_each(|other| other.join().expect("no panic"));
 }
 
-/// An exchange of a number with each other process; gives what says how it ended, and then what came.
+/// An exchange of a number with every other process: its outcome, and what was received.
 struct Swap {
     outcome: Receiver<Result<(), String>>,
     received: Vec<(usize, Box<[u8; 2]>)>,
@@ -190,7 +191,7 @@ impl Swap {
         Swap { outcome, received, _sent: sent }
     }
 
-    /// Waits for the end, which is told once.
+    /// Waits for the outcome, which is delivered once.
     fn outcome(&self) -> Result<(), String> {
         let outcome = self.outcome.recv().expect("it ends");
         assert!(self.outcome.recv().is_err(), "what ends an exchange is gone");
@@ -203,7 +204,7 @@ impl Swap {
     }
 }
 
-/// Explores schedules of a case, with both ways of sending.
+/// Explores the schedules of a case with both ways of sending.
 fn check(
     name: &str,
     size: usize,
@@ -278,7 +279,7 @@ fn what_starts_while_the_connection_ends_is_told_once() {
 #[test]
 fn one_that_gives_up_ends_all() {
     check("a process gives up while the other waits for it", 2, 2, |communicator| {
-        // Neither has the other's exchange.
+        // Neither process takes part in the other's exchange.
         let swap = Swap::start(&communicator, communicator.rank() as u32);
         if communicator.rank() == 1 {
             communicator.abort();

@@ -5,10 +5,10 @@ use std::time::Duration;
 /// How to connect.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The library; the first one of the launcher's that the system finds, where not given.
+    /// The library; if not given, the first of the launcher's libraries that the system finds.
     pub library: Option<String>,
-    /// How long an exchange may take before it is given up; for ever, where not given.
+    /// How long an exchange may take before it is given up; if not given, there is no limit.
     pub patience: Option<Duration>,
-    /// Whether other threads of this process call MPI, too, which MPI then has to allow (`MPI_THREAD_MULTIPLE`).
+    /// Whether other threads of this process also call MPI, which MPI must then allow (`MPI_THREAD_MULTIPLE`).
     pub others_call: bool,
 }

@@ -1,17 +1,17 @@
 //! A time that no schedule can beat.
 //!
-//! A step's kernels stand at *positions*, one after the other: between two lines that none of them crosses, one kernel runs or
-//! several do. Let `D` be the sum of the least times that the positions take, and call *stall* by how much a step is longer:
-//! waits between positions, and whatever positions take longer than that. A step takes `D` plus its stalls. Where a kernel runs
-//! more than once, its first run is meant, the one that ends first.
+//! The kernels of a step are at *positions*, one after the other: between two lines that no kernel crosses, one or several kernels run. Let
+//! `D` be the sum of the least times that the positions take. A *stall* is the time by which a step is longer: waits between positions, and
+//! whatever positions take beyond their least times. A step takes `D` plus its stalls. If a kernel runs more than once, its first run is
+//! meant, the one that ends first.
 //!
-//! While kernel `k` runs, all that is live at `k` beyond the device's capacity must be elsewhere: `need(k)` bytes, of tensors
-//! that are idle then.
+//! While kernel `k` runs, everything that is live at `k` beyond the capacity of the device must be elsewhere: `need(k)` bytes, of tensors
+//! that are idle at that time.
 //!
-//! *Before `k`.* Take a position `a` before `k`, and the window from the end of `a` to the start of `k`. A tensor's bytes that
-//! are elsewhere during `k` have left since the tensor's last write. So of `need(k)` bytes, at most the bytes `S` of idle tensors
-//! that were written before `a`, or that somebody else has had all the time, can have left before the window; at least
-//! `need(k) - S` bytes cross the link outwards within it, in copies that begin and end in it. So copies move for at least
+//! *Before `k`.* Take a position `a` before `k`, and the window from the end of `a` to the start of `k`. Bytes of a tensor that are
+//! elsewhere during `k` have left since the tensor was last written. Of the `need(k)` bytes, at most the bytes `S` of idle tensors that
+//! were written before `a`, or that another memory has held all the time, can have left before the window. At least `need(k) - S` bytes
+//! cross the link outwards within the window, in copies that begin and end in it. Copies therefore move for at least
 //!
 //! ```text
 //! x = latency + (need(k) - S) / rate
@@ -19,62 +19,60 @@
 //!
 //! nanoseconds of the window.
 //!
-//! *After `k`.* In the same way, what is elsewhere during `k` is back when it is next touched. So in the window from the end of
-//! `k` to the start of `b`, all of `need(k)` but the bytes of tensors that are next touched after `b` crosses the link inwards.
+//! *After `k`.* Likewise, what is elsewhere during `k` is back when it is next touched. In the window from the end of `k` to the start of
+//! `b`, all of `need(k)` crosses the link inwards, except for the bytes of tensors that are next touched after `b`.
 //!
-//! *Positions of several kernels.* What is written at `a` may leave before `a` ends: at the earliest when the chain of kernels
-//! that ends with its writer is done. Likewise `k` may start later than its position. That time at both ends is the window's,
-//! too: copies move there for nothing. Such a window includes the positions at its ends, so that no other counts their stalls.
+//! *Positions of several kernels.* What is written at `a` can leave before `a` ends: at the earliest when the chain of kernels that ends
+//! with its writer is done. Likewise, `k` can start later than its position. The time at both ends also belongs to the window: copies move
+//! there at no cost. Such a window includes the positions at its ends, so that no other window counts their stalls.
 //!
-//! *What copies cost.* A position of least time `d` lasts `d` and its stall. If nothing but time is short, `x` nanoseconds of
-//! copies need a window of that length, so its stall is at least `x` less the durations in it. Where copies take workers from
-//! kernels, they cost more: let `r` be the part of its speed that a kernel loses while copies move. If they do so for `y`
-//! nanoseconds of its time, it takes at least `d + r * y`, and of course at least `y`. So `y` nanoseconds of copies cost `r * y`
-//! as long as `y` is at most `d / (1 - r)`, and a nanosecond each beyond that, as they do while nothing runs. The least stall
-//! in which a window's copies have room is found by filling the cheapest kernels first (`overlap`). With `r = 0` it is what
-//! time alone asks for.
+//! *What copies cost.* A position with least time `d` lasts `d` plus its stall. If only time is short, `x` nanoseconds of copies need a
+//! window of that length, so its stall is at least `x` minus the durations in it. If copies take workers from kernels, they cost more: let
+//! `r` be the fraction of its speed that a kernel loses while copies move. If copies move for `y` nanoseconds of its time, the kernel takes
+//! at least `d + r * y`, and of course at least `y`. So `y` nanoseconds of copies cost `r * y` as long as `y` is at most `d / (1 - r)`, and
+//! a nanosecond each beyond that, as they do while nothing runs. The least stall in which the copies of a window have room is found by
+//! filling the cheapest kernels first (`overlap`). With `r = 0`, it is what time alone requires.
 //!
-//! *The SSD.* At least `need(k)` less the host's memory is on the SSD, which gives the same inequalities with the SSD's rates.
+//! *The SSD.* At least `need(k)` minus the host memory is on the SSD, which gives the same inequalities with the rates of the SSD.
 //!
-//! *All of them.* Stalls in windows that share no time add up. A pass over the step, as for the heaviest path, chooses windows
-//! with the largest sum `A`. A window does not pass the place at which the step is cut open; several places are tried. Nothing is
-//! assumed of what is where at these places, but that the next step finds the same. Cut open next to the position with the
-//! greatest need, a step has a window for all that is elsewhere there: contents that last are idle for nearly a step, and no
-//! shorter window sees all of them cross.
+//! *All of them.* Stalls in windows that share no time add up. A pass over the step, as for the heaviest path, chooses windows with the
+//! largest sum `A`. A window does not cross the place at which the step is cut open; several places are tried. Nothing is assumed about
+//! what is where at these places, except that the next step finds the same. If it is cut open next to the position with the greatest need,
+//! a step has a window for everything that is elsewhere there: lasting contents are idle for nearly a step, and no shorter window sees all
+//! of them cross.
 //!
-//! *Both ways.* Windows of one direction that share no time have copies of their own, so the times for which these move add up,
-//! and so they do within a part of the step that several windows lie in. On a link that both ways share, those outwards and
-//! those inwards add up, too: of one nanosecond, they cannot both have the whole. On one that is duplex, copies move for at
-//! least half of the sum, which says less of the link, but more of workers, where two copies at once take more from kernels than
-//! one. This gives the stall of a part of the step, from the windows with the longest copies in it. A second pass chooses how to
-//! divide the step, and for each part whether both ways count together or windows by themselves (`division`).
+//! *Both directions.* Windows of one direction that share no time have separate copies, so the times for which these copies move add up,
+//! also within a part of the step that contains several windows. On a link that both directions share, outward and inward copies add up,
+//! too: they cannot both have the whole of a nanosecond. On a duplex link, copies move for at least half of the sum, which says less about
+//! the link but more about workers, if two copies at once take more from kernels than one. This gives the stall of a part of the step, from
+//! the windows with the longest copies in it. A second pass chooses how to divide the step, and for each part whether both directions count
+//! together or each window counts alone (`division`).
 //!
-//! *Workers.* What runs, what copies and what runs again cannot take more workers than there are. So a step is at least as long as
-//! all of that together keeps all workers busy: kernels for `D` less the time `I` for which they leave workers idle, copies that take
-//! the part `q` of the workers and move for `x` nanoseconds for `q * x`. Copies one way are those of windows that share no time,
-//! copies the other way are others; when they move does not matter here, nor next to what (`workers`).
+//! *Workers.* Kernels, copies and recomputations cannot take more workers than there are. A step is therefore at least as long as all of
+//! these together keep all workers busy: kernels for `D` minus the time `I` for which they leave workers idle; copies that take the
+//! fraction `q` of the workers and move for `x` nanoseconds, for `q * x`. The copies in one direction are those of windows that share no
+//! time; those in the other direction are separate. When they move, and next to what, does not matter here (`workers`).
 //!
-//! *Inputs and outputs.* In a whole step, what the host gives again crosses inwards and what it takes crosses outwards, whatever
-//! stays where. No window counts the first way of an input, for it ends before the first touch, and windows begin after a
-//! touch. Outputs count here if no one touches them after they were written, because no window is about them then.
+//! *Inputs and outputs.* Over a whole step, what the host provides anew crosses inwards and what it takes crosses outwards, whatever stays
+//! where. No window counts the first crossing of an input, because it ends before the first touch and windows begin after a touch. Outputs
+//! count here if nothing touches them after they were written, because no window covers them in that case.
 //!
-//! *Recomputation.* Bytes that are recomputed need not cross. A run of kernel `j` spares each chosen window at most the bytes
-//! of `j`'s outputs that were counted in it, and each byte at most what one less takes from the window's stall: that is convex
-//! in the bytes, so what the last one costs is enough. Let `w(j)` be the time for which a run keeps all workers busy. Several
-//! kernels side by side may leave workers idle, and a run may use them: a position that idles for `i` hides so much of what runs
-//! again in it. For any threshold `t`, that is at most `t` for each run, and what the positions have beyond `t` in all, `I(t)`:
-//! stalls are at least the sum of `max(w(j) - t, 0)`, less `I(t)`. With the kernels that spare most per nanosecond first,
-//! `spared(R)` is the most that a sum of `R` can spare, and stalls are at least `max(R - I(t), A - spared(R))` for the `R` that
-//! was chosen; the bound is the least of this over all `R`, for the best of a few `t`. Copies may hide behind what runs again.
-//! But where each nanosecond less of them spares only `p < 1` of a stall, a run of `R` nanoseconds gives them room that is worth
-//! `p * R` at most, and the rest of it comes on top: stalls are at least `A - spared(R) + (1 - p) * (R - I(t))`, too.
-//! All of this holds for any of the windows, so it is tried for those with `p < 1` by themselves, for those of either
-//! direction, and for fewer and fewer of them: a window that is spared more than its whole stall has `A` fall by what the
-//! others do not lose.
+//! *Recomputation.* Bytes that are recomputed need not cross. A run of kernel `j` spares each chosen window at most the bytes of the
+//! outputs of `j` that were counted in it, and each of these bytes spares at most what one byte less takes off the stall of the window: the
+//! stall is convex in the bytes, so the cost of the last one is enough. Let `w(j)` be the time for which a run keeps all workers busy.
+//! Several kernels side by side may leave workers idle, and a run may use them: a position that idles for `i` hides that much of what runs
+//! again in it. For any threshold `t`, this is at most `t` for each run, plus the total `I(t)` that the positions have beyond `t`: stalls
+//! are at least the sum of `max(w(j) - t, 0)`, minus `I(t)`. If the kernels that spare the most per nanosecond come first, `spared(R)` is
+//! the most that a sum of `R` can spare, and stalls are at least `max(R - I(t), A - spared(R))` for the `R` that was chosen; the bound is
+//! the least of this over all `R`, for the best of a few `t`. Copies may hide behind recomputations. But if each nanosecond less of copies
+//! spares only `p < 1` of a stall, runs of `R` nanoseconds give them room that is worth at most `p * R`, and the rest of `R` comes on top:
+//! stalls are at least `A - spared(R) + (1 - p) * (R - I(t))`, too. All of this holds for any subset of the windows, so it is tried for
+//! those with `p < 1` alone, for those of either direction, and for fewer and fewer of them: a window that is spared more than its whole
+//! stall lowers `A` by what the others do not lose.
 //!
-//! Where workers are what is short, a run of `j` takes `w(j)` of them in any case, and spares what copies of its outputs would
-//! take: it is worth it only where that is more, so that stalls are at least the sum of `q * x`, less `I`, and less
-//! `spared(j) - w(j)` of each kernel for which that is positive.
+//! If workers are short, a run of `j` takes `w(j)` of their time in any case, and spares what copies of its outputs would take. A run pays
+//! off only if the latter is more, so stalls are at least the sum of `q * x`, minus `I`, and minus `spared(j) - w(j)` for each kernel for
+//! which this is positive.
 
 mod division;
 mod gaps;
@@ -87,10 +85,10 @@ use crate::workload::{Kernel, SwapError, Tensor, Workload};
 pub use gaps::{Block, Origin, Touch, Written};
 use windows::Step;
 
-/// How long copies one way move.
+/// How long copies in one direction move.
 #[derive(Clone, Copy, Debug)]
 pub struct Passage {
-    /// Nanoseconds for each byte.
+    /// Nanoseconds per byte.
     pub ns_per_byte: f64,
     /// Nanoseconds before the first byte.
     pub latency_ns: f64,
@@ -103,7 +101,7 @@ impl Passage {
     }
 }
 
-/// Away from the device, and back.
+/// How long copies away from the device and back to it move.
 #[derive(Clone, Copy, Debug)]
 pub struct Passages {
     /// Away from the device.
@@ -121,14 +119,14 @@ impl Passages {
     }
 }
 
-/// Where copies go.
+/// The direction of copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CopyDirection {
     Out,
     Back,
 }
 
-/// By how much kernels take longer for each nanosecond in which copies move meanwhile, at least.
+/// The least time by which kernels take longer for each nanosecond in which copies move at the same time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Prices {
     /// For each nanosecond of copies away from the device.
@@ -139,7 +137,7 @@ pub struct Prices {
     pub both: f64,
 }
 
-/// The part of all workers that copies take while they move.
+/// The fraction of all workers that copies take while they move.
 #[derive(Clone, Copy, Debug)]
 pub struct Workers {
     /// While copies away from the device move.
@@ -148,20 +146,20 @@ pub struct Workers {
     pub back: f64,
 }
 
-/// What runs between two lines.
+/// The kernels that run between two lines.
 #[derive(Clone, Debug)]
 pub struct Position {
     /// The least time that it takes.
     pub duration_ns: f64,
-    /// What runs one after the other for that long, each with what it takes longer for copies.
+    /// What runs one after the other for that long, each with how much longer it takes because of copies.
     pub covers: Vec<(f64, Prices)>,
     /// Whether several kernels run here, in any order.
     pub several: bool,
-    /// What one of them needs on the device at once.
+    /// The bytes that one of them needs on the device at once.
     pub set_bytes: u64,
-    /// From the position's start to the end of that one, at least.
+    /// The least time from the start of the position to the end of that kernel.
     pub done_ns: f64,
-    /// From the start of that one to the position's end, at least.
+    /// The least time from the start of that kernel to the end of the position.
     pub due_ns: f64,
     /// How long all workers together would have nothing to do here.
     pub idle_ns: f64,
@@ -169,44 +167,44 @@ pub struct Position {
 
 /// A step, and the machine on which it runs.
 pub struct Problem {
-    /// What the step touches.
+    /// The blocks that the step touches.
     pub blocks: Vec<Block>,
-    /// What runs, in its order.
+    /// What runs, in order.
     pub positions: Vec<Position>,
-    /// By kernel: for how long it keeps the whole machine busy when it runs again, where it may.
+    /// By kernel: for how long it keeps the whole machine busy when it runs again, if it may.
     pub again_ns: Vec<Option<f64>>,
-    /// Bytes that fit on the device.
+    /// The bytes that fit on the device.
     pub device_memory_bytes: u64,
-    /// Bytes that fit on the host; the disk holds the others.
+    /// The bytes that fit on the host; the disk holds the others.
     pub host_memory_bytes: u64,
-    /// To and from wherever.
+    /// To and from any memory.
     pub all: Passages,
     /// To and from the disk.
     pub disk: Passages,
-    /// What both ways together take of what they share, or on average: copies of a step move for at least as long.
+    /// What both directions together take of what they share, or on average: copies of a step move for at least that long.
     pub both: Passages,
-    /// Whether `both` can say more than each way by itself.
+    /// Whether `both` can give a better bound than each direction alone.
     pub shares: bool,
     /// Bytes that cross to the device in every step, whatever stays there.
     pub given_bytes: u64,
     /// Bytes that cross away from the device in every step, whatever stays there.
     pub taken_bytes: u64,
-    /// The part of the machine's workers that copies each way take, if workers do that.
+    /// The fraction of the machine's workers that copies in each direction take, if workers do the copying.
     pub workers: Option<Workers>,
-    /// By how much copies of a step may be shorter in all than the passages say.
+    /// By how much the copies of a step may be shorter in total than the passages say.
     pub rounding_ns: f64,
 }
 
 /// No schedule of the workload has a step shorter than this.
 ///
 /// # Errors
-/// A kernel that does not fit the device: there is no schedule at all.
+/// If a kernel does not fit the device: there is no schedule at all.
 pub fn lower_bound_ns(workload: &Workload) -> Result<u64, SwapError> {
     workload.validate()?;
     Ok(problem(workload).lower_bound_ns())
 }
 
-/// A workload whose kernels run one by one.
+/// The problem for a workload whose kernels run one at a time.
 fn problem(workload: &Workload) -> Problem {
     let mut touches = vec![Vec::new(); workload.tensors.len()];
     for (position, kernel) in workload.kernels.iter().enumerate() {
@@ -270,7 +268,7 @@ impl Problem {
         cuts.dedup();
         let stall_ns = cuts.into_iter().map(|cut| step.certain_stall_ns(cut)).fold(0.0, f64::max);
         let ideal_ns: f64 = self.positions.iter().map(|position| position.duration_ns).sum();
-        // What floating-point sums may be off by is taken off.
+        // The possible error of floating-point sums is subtracted.
         let margin_ns = self.rounding_ns + 1.0 + 1e-12 * ideal_ns;
         (ideal_ns + (stall_ns - margin_ns).max(0.0)) as u64
     }

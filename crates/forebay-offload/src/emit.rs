@@ -1,4 +1,4 @@
-//! A layout as a schedule: slots become times, absences become transfers and drops.
+//! Converts a layout to a schedule: slots become times, absences become transfers and drops.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::schedule::{Direction, Drop, Launch, MemorySpace, Piece, Resident, Sch
 use crate::timeline::Timeline;
 use crate::workload::Workload;
 
-/// What is emitted from.
+/// The state of the conversion.
 struct Emitter<'a> {
     workload: &'a Workload,
     timeline: &'a Timeline,
@@ -20,7 +20,7 @@ struct Emitter<'a> {
     schedule: Schedule,
 }
 
-/// The schedule of a layout. `launches` has each launch's kernel, and whether it is a recomputation.
+/// Returns the schedule of a layout. `launches` has the kernel of each launch, and whether it is a recomputation.
 pub fn emit(
     workload: &Workload,
     launches: &[(usize, bool)],
@@ -60,7 +60,7 @@ impl Emitter<'_> {
         self.timeline.slots[slot % self.timeline.slots.len()].start_ns
     }
 
-    /// Whether a step's start lies after a slot's start and not after another's.
+    /// Whether a step starts after slot `from` starts, and not after slot `to` starts.
     fn spans_boundary(&self, from: usize, to: usize) -> bool {
         let count = self.timeline.slots.len();
         from / count != to / count
@@ -104,7 +104,7 @@ impl Emitter<'_> {
                         Some(reads) => !reads,
                         None => !shape.persistent,
                     };
-                    // The second round knows, after each last touch, the next step's first one.
+                    // For each last touch, the second round knows the first touch in the next step.
                     if round == 1 && dies && shape.size_bytes > 0 {
                         let piece = Piece { tensor, offset_bytes: 0, size_bytes: shape.size_bytes };
                         let run = &self.timeline.runs[launch];
@@ -123,8 +123,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// What the device holds when the step starts: persistent tensors that are read before they are written, but for what is
-    /// absent; and where tensors lie that nothing touches.
+    /// Adds what the device holds when the step starts: persistent tensors that are read before they are written, except for what is
+    /// absent. Also adds the tensors that nothing touches.
     fn add_residents(&mut self, launches: &[(usize, bool)]) {
         let mut absent: BTreeMap<usize, Vec<(u64, u64)>> = BTreeMap::new();
         for copy in &self.layout.copies {
@@ -159,13 +159,13 @@ impl Emitter<'_> {
             }
         }
         for &tensor in &self.needs.untouched {
-            // The disk has room for what nothing ever asks for.
+            // The disk has room for what is never needed.
             let piece = Piece { tensor, offset_bytes: 0, size_bytes: self.workload.tensors[tensor].size_bytes };
             self.schedule.resident.push(Resident { piece, place: MemorySpace::Ssd });
         }
     }
 
-    /// Within a slot, each direction and memory has its pieces one after the other, at one rate.
+    /// Adds transfers. Within a slot, the pieces for each direction and memory follow one after the other, at one rate.
     fn add_transfers(&mut self) {
         for ((slot, direction, place), pieces) in std::mem::take(&mut self.crossings) {
             let slot = self.timeline.slots[slot];

@@ -1,5 +1,5 @@
-//! For plans whose addresses and barriers come later: which sets of launches are worth running again, and what moves when where
-//! each launch is one slot.
+//! For plans whose addresses and barriers are determined later: which sets of launches are worth running again, and what moves when if each
+//! launch is one slot.
 
 use crate::layout::sweep::Strategy;
 use crate::planner::{LaunchCandidate, Launches, Search, in_order, launches_in_whole_slots, pressed};
@@ -8,8 +8,8 @@ use crate::schedule::{MemorySpace, Schedule};
 use crate::tuning::{PLANNED_CHAIN, PLANNED_SIXTEENTHS, WAITS_GIVEN_TO_LAUNCHES};
 use crate::workload::Workload;
 
-/// Launches of a step with some that run once more: those alone that are most worth it, then with more and more others; and
-/// what seems to be best where launches are looked for ([`crate::planner`]). Each launch is one slot.
+/// Returns the launches of steps in which some run again: first only the most worthwhile ones, then more and more others, and what seems
+/// best in the search for launches ([`crate::planner`]). Each launch is one slot.
 pub fn recomputations(workload: &Workload) -> Vec<Launches> {
     let plain = in_order(workload);
     let recomputation = Recomputation::new(workload, &pressed(workload, &plain), PLANNED_CHAIN, MemorySpace::Host);
@@ -25,11 +25,11 @@ pub fn recomputations(workload: &Workload) -> Vec<Launches> {
     found
 }
 
-/// Plans a workload's launches as they come, each of them one slot; none where nothing was found that fits.
+/// Plans the launches of a workload in their given order, each as one slot; `None` if nothing was found that fits.
 ///
-/// A first sweep says how long launches have to wait. In a second one they wait longer than that from the start: so bytes
-/// return within the wait before they are needed, not during launches before it. That takes less of the device, and leaves
-/// placement the room that it needs.
+/// A first sweep determines how long launches have to wait. In a second one, they wait longer than that from the start, so that bytes
+/// return during the wait before they are needed, not during the launches before it. This takes less of the device, and leaves placement
+/// the room that it needs.
 pub fn plan_launches(workload: &Workload) -> Option<Schedule> {
     let mut unheard = |_| ();
     let mut search = Search::new(workload, u64::MAX, &mut unheard);

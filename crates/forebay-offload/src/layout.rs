@@ -1,10 +1,10 @@
 //! Which bytes leave the device in which gaps, and in which slots they cross the links.
 //!
-//! A sweep decides both ([`sweep`]). What the host's memory cannot hold at all is found for the SSD before it, greedily: the gap
-//! that takes most pressure off the device per byte moved comes first. Pressure is what exceeds the capacity of device and host
-//! together, in each slot. Within a gap, the first bytes to leave are the last to return; so each byte's absence encloses that
-//! of the bytes after it, and bytes move only while what they enclose still has pressure. Transfers out start as early as the
-//! link is free, from the write on; transfers in as late as it is free.
+//! A sweep decides both ([`sweep`]). Before it, what the host memory cannot hold at all is chosen for the SSD, greedily: the gap that takes
+//! the most pressure off the device per byte moved comes first. Pressure is what exceeds the capacity of device and host together, in each
+//! slot. Within a gap, the first bytes to leave are the last to return. The absence of each byte therefore encloses that of the bytes after
+//! it, and bytes move only while what they enclose still has pressure. Transfers out start as early as the link is free after the write,
+//! transfers in as late as it is free.
 
 mod extremes;
 mod free;
@@ -27,32 +27,32 @@ use proposal::{Proposal, Proposer, Source};
 /// A copy of a version's bytes in another memory.
 #[derive(Clone, Debug)]
 pub struct Copy {
-    /// The version, by its number.
+    /// The number of the version.
     pub version: usize,
     /// Where the bytes start in the tensor.
     pub offset_bytes: u64,
-    /// How many they are.
+    /// The number of bytes.
     pub size_bytes: u64,
     /// The memory.
     pub place: MemorySpace,
-    /// The slot in which it is made; None where it exists for ever, because nothing writes the tensor.
+    /// The slot in which it is made; `None` if it exists forever, because nothing writes the tensor.
     pub made: Option<usize>,
-    /// Absences that it serves.
+    /// The absences that it serves.
     pub absences: Vec<Absence>,
 }
 
-/// A copy's bytes are not on the device, from a slot on until another one in which they return.
+/// A span of slots for which the bytes of a copy are not on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Absence {
-    /// The gap, by its number.
+    /// The number of the gap.
     pub span: usize,
     /// The first slot without them.
     pub from: usize,
-    /// The slot in which they cross the link.
+    /// The slot in which they cross the link to return.
     pub back: usize,
 }
 
-/// What links and memories have left in each slot.
+/// What is left of links and memories in each slot.
 #[derive(Clone, Debug)]
 struct FreeCapacity {
     link_out: Vec<u64>,
@@ -60,7 +60,7 @@ struct FreeCapacity {
     ssd_out: Vec<u64>,
     ssd_in: Vec<u64>,
     host: Vec<i64>,
-    /// The least of `host` in each block of slots.
+    /// The minimum of `host` in each block of slots.
     host_blocks: Vec<i64>,
 }
 
@@ -71,26 +71,26 @@ pub struct Layout<'a> {
     timeline: &'a Timeline,
     needs: &'a Needs,
     unused: FreeCapacity,
-    /// Bytes beyond the device's capacity in each slot; what is not positive fits.
+    /// The bytes beyond the capacity of the device in each slot; fits if not positive.
     pub excess: Vec<i64>,
-    /// The greatest of `excess` in each block of slots.
+    /// The maximum of `excess` in each block of slots.
     excess_blocks: Vec<i64>,
     /// Every copy.
     pub copies: Vec<Copy>,
     /// Copies of each version.
     of_version: Vec<Vec<usize>>,
-    /// Bytes of each version that have a copy; copies lie one after the other.
+    /// The bytes of each version that have a copy; copies follow one after the other.
     copied_bytes: Vec<u64>,
     /// The longest that bytes may stay on the device in their gap.
     dwell_limit_ns: u64,
-    /// What is moved is rounded up to this, on the links.
+    /// On the links, transfers are rounded up to a multiple of this.
     transfer_quantum_bytes: u64,
-    /// Whether the host holds all that is live at any time, so that its room need not be counted.
+    /// Whether the host can hold everything that is live at any time, so that its room need not be counted.
     host_is_ample: bool,
 }
 
-/// The least that a link is charged for a transfer: a page, or what it carries in a quarter of a microsecond. So no transfer
-/// is so short that whole nanoseconds could not tell its times.
+/// The least that a link is charged for a transfer: a page, or what it carries in a quarter of a microsecond. No transfer is then too short
+/// for its times to differ in whole nanoseconds.
 pub fn transfer_quantum_bytes(link_bytes_per_s: u64) -> u64 {
     (link_bytes_per_s / 4_000_000).next_multiple_of(4096).max(4096)
 }
@@ -117,7 +117,7 @@ impl PartialOrd for Entry {
 }
 
 impl<'a> Layout<'a> {
-    /// Nothing moved yet.
+    /// Creates a layout in which nothing moves yet.
     pub fn new(workload: &'a Workload, launches: &[usize], timeline: &'a Timeline, needs: &'a Needs) -> Layout<'a> {
         let machine = &workload.machine;
         let count = timeline.slots.len();
@@ -165,13 +165,13 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The most pressure left, in bytes.
+    /// The highest pressure that is left, in bytes.
     fn worst_bytes(&self) -> i64 {
         self.excess.iter().copied().max().unwrap_or(0)
     }
 
-    /// Moves what the host's memory cannot hold to the SSD. The SSD is slow: gaps that it would let idle on the device for long
-    /// are left for the host, unless nothing else helps.
+    /// Moves what the host memory cannot hold to the SSD. The SSD is slow: gaps whose bytes would stay idle on the device for long because
+    /// of it are left for the host, unless nothing else helps.
     fn find_for_ssd(&mut self) {
         let host_bytes = self.workload.machine.host_memory_bytes as i64;
         let mut dwell_limit_ns = self.timeline.step_ns / LEAST_DWELL_LIMIT;
@@ -250,7 +250,7 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// Copies of the gap's version that it does not use yet, the oldest first.
+    /// The copies of the version of a gap that the gap does not use yet, the oldest first.
     fn usable_copies(&self, span: usize) -> Vec<usize> {
         let gap = self.needs.reuse_gaps[span];
         let usable = |copy: &&usize| {
@@ -263,19 +263,19 @@ impl<'a> Layout<'a> {
         copies
     }
 
-    /// How the gap could relieve the device.
+    /// Proposes how the gap could relieve the device.
     fn propose(&self, span: usize, tolerance: i64, pressed_ns: &[u64]) -> Proposal {
         Proposer::new(self, span, tolerance).propose(pressed_ns)
     }
 
-    /// Slots for which a copy is kept; None: all.
+    /// The slots for which a copy is kept; `None` for all slots.
     pub fn stay(&self, copy: &Copy) -> Option<(usize, usize)> {
         let last = copy.absences.iter().map(|absence| absence.back).max().unwrap_or(0);
         copy.made.map(|made| (made, last.max(made) + 1))
     }
 
     fn commit(&mut self, span: usize, proposal: &Proposal) {
-        // A copy that is used in parts is split; what is left of it goes on under another number.
+        // A copy that is used in parts is split; the rest continues under another number.
         let mut rests = BTreeMap::new();
         let mut relief = Vec::with_capacity(proposal.moves.len());
         for step in &proposal.moves {
@@ -310,7 +310,7 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// Makes a copy of the version's next bytes.
+    /// Makes a copy of the next bytes of the version.
     fn add_copy(&mut self, place: MemorySpace, made: Option<usize>, size_bytes: u64, absence: Absence) {
         let version = self.needs.reuse_gaps[absence.span].version;
         let offset_bytes = self.copied_bytes[version];
@@ -331,7 +331,7 @@ impl<'a> Layout<'a> {
         self.copies.push(copy);
     }
 
-    /// Takes bytes off the excess in ranges of slots that each enclose the next.
+    /// Subtracts bytes from the excess in ranges of slots that each enclose the next.
     fn take_pressure(&mut self, relief: &[(usize, usize, i64)]) {
         let count = self.excess.len();
         let Some(start) = relief.iter().map(|(from, ..)| *from).min() else { return };
@@ -368,7 +368,7 @@ impl<'a> Layout<'a> {
         });
     }
 
-    /// The least room that the host has in some slots.
+    /// The least room that the host has in the given slots.
     fn host_least(&self, slots: Range<usize>) -> i64 {
         let (host, blocks) = (&self.unused.host, &self.unused.host_blocks);
         let mut least = i64::MAX;
@@ -387,7 +387,7 @@ impl<'a> Layout<'a> {
         least
     }
 
-    /// Makes a copy two, the first one of that size; the other one's number comes back.
+    /// Splits a copy in two, the first of the given size; returns the number of the second.
     fn split(&mut self, copy: usize, size_bytes: u64) -> Option<usize> {
         let whole = &mut self.copies[copy];
         if whole.size_bytes == size_bytes {

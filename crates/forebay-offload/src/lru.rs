@@ -1,22 +1,22 @@
-//! Demand paging, for comparison: nothing moves before a kernel needs it, and what was used longest ago leaves first.
+//! Demand paging, for comparison: nothing moves before a kernel needs it, and the least recently used tensor leaves first.
 //!
-//! The rules are the planner's own: dirty tensors are written back, clean ones are dropped, dead ones cost nothing, both
-//! directions of the link work at once, and the step is repeated until it ends as it started.
+//! The rules are those of the planner: dirty tensors are written back, clean ones are dropped, dead ones cost nothing, both directions of
+//! the link work at once, and the step is repeated until it ends as it started.
 
 use crate::schedule::{Direction, Drop, Launch, MemorySpace, Piece, Resident, Schedule, Transfer};
 use crate::timeline::carrying_ns;
 use crate::workload::{Kernel, SwapError, Workload};
 
-/// Tensors are paged in pieces of this size, so that a piece can come as soon as another one has left.
+/// Tensors are paged in pieces of this size, so that a piece can come in as soon as another one has left.
 const PAGE_BYTES: u64 = 16 << 20;
 
-/// Steps after which the state must repeat.
+/// The number of steps within which the state must repeat.
 const MOST_STEPS: usize = 32;
 
-/// The schedule of one step of demand paging in its steady state.
+/// Returns the schedule of one step of demand paging in its steady state.
 ///
 /// # Errors
-/// A kernel that does not fit the device; a workload whose paging does not repeat from step to step.
+/// If a kernel does not fit the device, or if the paging of the workload does not repeat from step to step.
 pub fn demand_lru(workload: &Workload) -> Result<Schedule, SwapError> {
     workload.validate()?;
     let lives = Lives::new(workload);
@@ -31,17 +31,17 @@ pub fn demand_lru(workload: &Workload) -> Result<Schedule, SwapError> {
     Err(SwapError::NoSchedule { reason: format!("demand paging does not repeat itself within {MOST_STEPS} steps") })
 }
 
-/// When contents are needed no longer.
+/// When contents are no longer needed.
 struct Lives {
-    /// For each kernel, tensors that are dead after it.
+    /// For each kernel, the tensors that are dead after it.
     dead: Vec<Vec<usize>>,
-    /// Tensors whose contents the step finds: persistent ones that it does not write before it reads them.
+    /// The tensors whose contents the step expects at its start: persistent ones that it does not write before it reads them.
     at_start: Vec<bool>,
 }
 
 impl Lives {
     fn new(workload: &Workload) -> Lives {
-        // Whether the next touch of each tensor reads it; at the step's end, the next step's first touch counts.
+        // Whether the next touch of each tensor reads it; at the end of the step, the first touch of the next step counts.
         let mut next_reads: Vec<bool> = workload.tensors.iter().map(|tensor| tensor.persistent).collect();
         for kernel in workload.kernels.iter().rev() {
             for tensor in kernel.touches() {
@@ -76,7 +76,7 @@ struct Paging<'a> {
     workload: &'a Workload,
     lives: &'a Lives,
     pages: Vec<Page>,
-    /// Resident tensors, the one used longest ago first.
+    /// The resident tensors, the least recently used first.
     recency: Vec<usize>,
     device_used_bytes: u64,
     host_used_bytes: u64,
@@ -108,7 +108,7 @@ impl<'a> Paging<'a> {
         (self.pages.clone(), self.recency.clone())
     }
 
-    /// A memory with room for a copy, which is taken.
+    /// Finds a memory with room for a copy, and takes the room.
     fn place_for(&mut self, size_bytes: u64) -> MemorySpace {
         if self.host_used_bytes + size_bytes <= self.workload.machine.host_memory_bytes {
             self.host_used_bytes += size_bytes;
@@ -219,7 +219,7 @@ impl<'a> Paging<'a> {
         }
     }
 
-    /// Both directions work at once; a piece comes in as soon as there is room for it.
+    /// Adds transfers. Both directions work at once; a piece comes in as soon as there is room for it.
     fn transfer(&mut self, written_back: &[(usize, MemorySpace)], fetched: &[(usize, MemorySpace)], free_bytes: u64) {
         let mut out_ns = self.now_ns;
         let mut room = Vec::new();
@@ -261,7 +261,7 @@ impl<'a> Paging<'a> {
     }
 }
 
-/// Tensors in pieces.
+/// Splits tensors into pieces.
 fn pages(paging: &Paging<'_>, tensors: &[(usize, MemorySpace)]) -> Vec<(Piece, MemorySpace)> {
     let mut pieces = Vec::new();
     for &(tensor, place) in tensors {

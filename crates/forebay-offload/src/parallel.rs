@@ -1,15 +1,15 @@
-//! Attempts that do not depend on each other, tried at the same time.
+//! Independent attempts, made in parallel.
 //!
-//! What is tried together is fixed beforehand and never depends on the number of threads, so results do not, either.
+//! What is tried together is fixed beforehand and never depends on the number of threads, so neither do the results.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// What `work` makes of each item, in order. The calling thread takes part; no threads outlive the call.
+/// Returns the result of `work` for each item, in order. The calling thread takes part; no threads outlive the call.
 ///
 /// # Panics
-/// Where `work` does.
+/// If `work` panics.
 pub fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let threads = thread::available_parallelism().map_or(1, usize::from).min(items.len());
     if threads <= 1 {
@@ -29,7 +29,7 @@ pub fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<
     };
     thread::scope(|scope| {
         for _ in 1..threads {
-            // Where the system gives no thread, the others do its work.
+            // If the system provides no thread, the others do its work.
             let _ = thread::Builder::new().spawn_scoped(scope, take);
         }
         take();

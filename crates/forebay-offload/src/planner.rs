@@ -1,11 +1,11 @@
 //! Plans a step: what is recomputed, and how long kernels wait.
 //!
-//! Launches given, one sweep says which bytes move when and how long kernels wait at the least ([`crate::layout`]); so the
-//! search is one over launches. It starts with the candidates for recomputation that save most in themselves, and goes on with
-//! those that relieve what is waited for: a byte's way out is worth time only where the link is busy from its write to the next
-//! wait for bytes to leave, its way back only where it is busy from the last wait for bytes to return. What saves more than it
-//! takes is added, what saves less is taken away, as many at once as helps. Where an SSD has to take part, all this is asked for
-//! each strategy of using it ([`Strategy`]).
+//! For given launches, one sweep determines which bytes move when and how long kernels wait at least ([`crate::layout`]), so the search is
+//! over launches. It starts with the candidates for recomputation that save the most on their own, and goes on with those that relieve what
+//! is waited for: a byte's way out is worth time only if the link is busy from its write to the next wait for bytes to leave, its way back
+//! only if the link is busy from the last wait for bytes to return. Candidates that save more than they take are added, those that save
+//! less are removed, as many at once as helps. If an SSD has to take part, all of this is done for each strategy of using it
+//! ([`Strategy`]).
 
 use std::collections::BTreeSet;
 
@@ -23,10 +23,10 @@ use crate::tuning::{
 };
 use crate::workload::{SwapError, Workload};
 
-/// What sums of shares may lack to a whole number.
+/// How far sums of shares may fall short of a whole number.
 const ROUNDING: f64 = 1e-9;
 
-/// How far planning has come.
+/// The progress of planning.
 ///
 /// ```
 /// use forebay_offload::planner::{plan, Progress};
@@ -52,24 +52,24 @@ const ROUNDING: f64 = 1e-9;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Attempts so far.
+    /// The number of attempts so far.
     pub round: usize,
-    /// How long the attempt's step takes.
+    /// How long the step of the attempt takes.
     pub step_ns: u64,
-    /// Whether it is a schedule, or still more than the device holds.
+    /// Whether the attempt is a schedule, or still takes more than the device holds.
     pub found: bool,
 }
 
 /// Plans a workload.
 ///
 /// # Errors
-/// A kernel that does not fit the device; a workload for which no waits were found that suffice.
+/// If a kernel does not fit the device, or if no waits were found that suffice for the workload.
 pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<Schedule, SwapError> {
     workload.validate()?;
     let mut search = Search::new(workload, longest_slot_ns(workload), progress);
     let candidates = search.candidates();
     let planned = search.schedule(&candidates);
-    // Where links are so slow that much of the time is waiting, paging on demand may be as good.
+    // If links are so slow that much of the time is spent waiting, demand paging may be as good.
     let is_slow = planned.as_ref().is_none_or(|planned| planned.step_ns > workload.ideal_ns() / 8 * 9);
     let paged = if is_slow { demand_lru(workload).ok() } else { None };
     planned.into_iter().chain(paged).min_by_key(|schedule| schedule.step_ns).ok_or_else(|| SwapError::NoSchedule {
@@ -77,14 +77,14 @@ pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<S
     })
 }
 
-/// Launches of steps that seem to be among the shortest where each launch is one slot.
+/// The launches of steps that seem to be among the shortest if each launch is one slot.
 pub(crate) fn launches_in_whole_slots(workload: &Workload) -> Vec<Launches> {
     let mut unheard = |_| ();
     let mut search = Search::new(workload, u64::MAX, &mut unheard);
     search.candidates().into_iter().map(|candidate| candidate.launches).collect()
 }
 
-/// A step's kernels, each run once.
+/// The kernels of a step, each run once.
 pub(crate) fn in_order(workload: &Workload) -> Launches {
     (0..workload.kernels.len()).map(|kernel| (kernel, false)).collect()
 }
@@ -98,12 +98,12 @@ pub(crate) fn pressed(workload: &Workload, launches: &Launches) -> Vec<bool> {
     timeline.runs.iter().map(|run| layout.excess[run.start] > 0).collect()
 }
 
-/// What launches run, and for how long.
+/// The kernels that launches run, and their durations.
 fn kernels(workload: &Workload, launches: &Launches) -> (Vec<usize>, Vec<u64>) {
     launches.iter().map(|launch| (launch.0, workload.kernels[launch.0].duration_ns)).unzip()
 }
 
-/// How long a slot may be.
+/// The longest that a slot may be.
 fn longest_slot_ns(workload: &Workload) -> u64 {
     let part = u128::from(workload.machine.device_memory_bytes / DEVICE_PARTS) * 1_000_000_000;
     let part_ns = (part / u128::from(workload.machine.link_bytes_per_s)) as u64;
@@ -111,7 +111,7 @@ fn longest_slot_ns(workload: &Workload) -> u64 {
     part_ns.clamp(ideal_ns / MOST_SLOTS, ideal_ns / FEWEST_SLOTS).max(1)
 }
 
-/// What a sweep came to.
+/// The result of a sweep.
 pub(crate) struct Swept {
     step_ns: u64,
     /// How long each launch waits.
@@ -122,24 +122,24 @@ pub(crate) struct Swept {
     pub(crate) schedule: Option<Schedule>,
 }
 
-/// Candidates for recomputation, and those of them that are chosen.
+/// The candidates for recomputation, and which of them are chosen.
 struct Fraction<'r> {
     strategy: Strategy,
     recomputation: &'r Recomputation<'r>,
     pool: Vec<Candidate>,
     chosen: BTreeSet<usize>,
-    /// What they come to.
+    /// The result of a sweep with the chosen ones.
     swept: Swept,
 }
 
 impl Fraction<'_> {
-    /// The same with other candidates.
+    /// The same with other candidates chosen.
     fn candidate(&self, chosen: &BTreeSet<usize>) -> LaunchCandidate {
         LaunchCandidate { strategy: self.strategy, launches: launches_of(self.recomputation, &self.pool, chosen) }
     }
 }
 
-/// Each launch's kernel, and whether it is a recomputation.
+/// The kernel of each launch, and whether it is a recomputation.
 pub(crate) type Launches = Vec<(usize, bool)>;
 
 /// What a sweep starts from.
@@ -152,7 +152,7 @@ pub(crate) struct LaunchCandidate {
 /// The search for launches, and the sweeps that judge them.
 pub(crate) struct Search<'a> {
     workload: &'a Workload,
-    /// How long a slot may be.
+    /// The longest that a slot may be.
     longest_ns: u64,
     rounds: usize,
     progress: &'a mut dyn FnMut(Progress),
@@ -163,8 +163,8 @@ impl<'a> Search<'a> {
         Search { workload, longest_ns, rounds: 0, progress }
     }
 
-    /// What seems to have the shortest steps: for each strategy and length of chains the best share of the candidates that are
-    /// most worthwhile in themselves, and what becomes of the best one.
+    /// The launches that seem to have the shortest steps: for each strategy and chain length, the best share of the candidates that are
+    /// most worthwhile on their own, and what improvement makes of the best.
     fn candidates(&mut self) -> Vec<LaunchCandidate> {
         let plain = LaunchCandidate { strategy: Strategy::HostFirst, launches: in_order(self.workload) };
         let Some(swept) = self.compare(&plain) else { return vec![plain] };
@@ -183,7 +183,7 @@ impl<'a> Search<'a> {
         });
         let mut fractions: Vec<Fraction<'_>> = Vec::new();
         for by_place in &steps {
-            // Longer chains are tried in the best strategy alone.
+            // Longer chains are tried only with the best strategy.
             let best = fractions.first().map(|fraction| fraction.strategy);
             for &strategy in strategies.iter().filter(|strategy| best.is_none_or(|best| best == **strategy)) {
                 fractions.extend(self.best_fraction(&by_place[usize::from(strategy.prefers_ssd())], strategy));
@@ -203,8 +203,8 @@ impl<'a> Search<'a> {
         candidates
     }
 
-    /// The best share of the candidates that are most worthwhile in themselves, or all but every k-th in launch order: what is kept
-    /// then is where chains of recomputations start from.
+    /// The best share of the candidates that are most worthwhile on their own, or all but every k-th in launch order. In the latter case,
+    /// chains of recomputations start from what is kept.
     fn best_fraction<'r>(&mut self, recomputation: &'r Recomputation<'r>, strategy: Strategy) -> Option<Fraction<'r>> {
         let pool = recomputation.pool();
         let worth = recomputation.candidates().len();
@@ -222,7 +222,7 @@ impl<'a> Search<'a> {
         let mut in_time: Vec<usize> = (0..worth).collect();
         in_time.sort_by_key(|index| (pool[*index].to, *index));
         let spread = SPREAD_SHARES.best(|share, best| {
-            // As many are left out before each place as the share says.
+            // The share determines how many are left out before each place.
             let left_out = |place: usize| (place as f64 * share + ROUNDING) as usize;
             let others = in_time.iter().enumerate().filter(|(place, _)| left_out(place + 1) == left_out(*place));
             ask(others.map(|(_, index)| *index).collect(), best.or(first.as_ref()))
@@ -232,7 +232,7 @@ impl<'a> Search<'a> {
         Some(Fraction { strategy, recomputation, pool, swept, chosen })
     }
 
-    /// Adds and takes away candidates for as long as it helps.
+    /// Adds and removes candidates for as long as it helps.
     fn improved(&mut self, mut fraction: Fraction<'_>) -> LaunchCandidate {
         let mut part = FIRST_PART;
         let mut trust = vec![1.0; fraction.pool.len()];
@@ -269,13 +269,13 @@ impl<'a> Search<'a> {
         fraction.candidate(&fraction.chosen)
     }
 
-    /// How long the step takes, roughly.
+    /// Roughly estimates how long the step takes.
     fn compare(&mut self, candidate: &LaunchCandidate) -> Option<Swept> {
         self.sweep(candidate, &vec![0; candidate.launches.len()], self.longest_ns.saturating_mul(COARSE), false)
     }
 
-    /// A schedule of the candidate that is best with short slots. Waits that a sweep found are given to the next one from its
-    /// start, a bit less of them, so that they are there for all that can use them.
+    /// Returns a schedule of the candidate that is best with short slots. The waits that a sweep found, slightly reduced, are given to the
+    /// next sweep from its start, so that they are available to everything that can use them.
     fn schedule(&mut self, candidates: &[LaunchCandidate]) -> Option<Schedule> {
         let mut best: Option<(Swept, &LaunchCandidate)> = None;
         for candidate in candidates {
@@ -299,7 +299,7 @@ impl<'a> Search<'a> {
         best.schedule
     }
 
-    /// What a sweep over a candidate comes to where launches wait that long from the start; none where nothing fits.
+    /// The result of a sweep over a candidate if launches wait for `waits_ns` from the start; `None` if nothing fits.
     pub(crate) fn sweep(
         &mut self,
         LaunchCandidate { strategy, launches }: &LaunchCandidate,
@@ -339,10 +339,10 @@ fn launches_of(recomputation: &Recomputation<'_>, pool: &[Candidate], chosen: &B
     recomputation.launches(&chosen)
 }
 
-/// Candidates that should be added, and that should be taken away.
+/// The candidates that should be added, and those that should be removed.
 fn proposed(fraction: &Fraction<'_>, trust: &[f64], part: f64) -> (Vec<usize>, Vec<usize>) {
     let Fraction { pool, chosen, swept, .. } = fraction;
-    // What crossings are worth that cost at least so much.
+    // What the crossings are worth that have at least this price.
     let saved_ns = |index: usize, least: Price| {
         let candidate = &pool[index];
         let crossings = u8::from(swept.out[candidate.maker] >= least) + u8::from(swept.back[candidate.to] >= least);

@@ -1,8 +1,8 @@
-//! Which contents are dropped and recomputed, and the order of launches that follows.
+//! Which contents are dropped and recomputed, and the resulting order of launches.
 //!
-//! A gap ends with a recomputation where running the tensor's kernel again takes less time than moving it out and back. The
-//! kernel's inputs must be at hand by then: they are needed later anyway, or they are recomputed as well, or they are kept
-//! for longer. What that costs in bytes and time is taken off what is gained.
+//! A gap ends with a recomputation if running the kernel of the tensor again takes less time than moving the tensor out and back. The
+//! inputs of the kernel must be available by then: they are needed later anyway, or they are recomputed as well, or they are kept for
+//! longer. What that costs in bytes and time is subtracted from the gain.
 
 use std::collections::BTreeSet;
 
@@ -19,9 +19,9 @@ pub struct Candidate {
     pub maker: usize,
     /// The kernel that needs it again.
     pub to: usize,
-    /// What a crossing of its bytes takes, less what its kernels' inputs take up longer for it.
+    /// The time that a crossing of its bytes takes, minus the cost of keeping the inputs of its kernels for longer.
     pub crossing_ns: f64,
-    /// How long its kernels run.
+    /// How long the kernels that recompute it run.
     pub spent_ns: f64,
     /// Time saved per time spent, if both crossings are saved.
     pub worth: f64,
@@ -35,23 +35,23 @@ struct Touch {
     writes: bool,
 }
 
-/// The plain step, prepared for questions about who computes what.
+/// The plain step, prepared for queries about which kernel computes what.
 pub struct Recomputation<'a> {
     workload: &'a Workload,
     touches: Vec<Vec<Touch>>,
-    /// Durations before each kernel.
+    /// The sum of the durations before each kernel.
     starts_ns: Vec<f64>,
-    /// Time under pressure before each kernel.
+    /// The time under pressure before each kernel.
     pressed_ns: Vec<f64>,
-    /// How many kernels in a row may be run again for one tensor.
+    /// The most kernels in a row that may be run again for one tensor.
     chain: usize,
-    /// How long a byte takes out or back.
+    /// How long a byte takes to cross, out or back.
     crossing_ns_per_byte: f64,
 }
 
 impl<'a> Recomputation<'a> {
-    /// Prepares a workload. `pressed` tells for each kernel whether more is live than the device holds, `chain` how many
-    /// kernels in a row may be run again for one tensor, and `place` where bytes cross to otherwise.
+    /// Prepares a workload. `pressed` states for each kernel whether more is live than the device holds, `chain` how many kernels in a row
+    /// may be run again for one tensor, and `place` the memory that bytes cross to otherwise.
     pub fn new(workload: &'a Workload, pressed: &[bool], chain: usize, place: MemorySpace) -> Recomputation<'a> {
         let mut touches = vec![Vec::new(); workload.tensors.len()];
         let (mut starts_ns, mut pressed_ns) = (vec![0.0], vec![0.0]);
@@ -68,7 +68,7 @@ impl<'a> Recomputation<'a> {
         Recomputation { workload, touches, starts_ns, pressed_ns, chain, crossing_ns_per_byte }
     }
 
-    /// Gaps that are worth it, the most worthwhile first.
+    /// The gaps that are worth it, the most worthwhile first.
     pub fn candidates(&self) -> Vec<Candidate> {
         self.pool().into_iter().filter(|candidate| candidate.worth > WORTH).collect()
     }
@@ -91,7 +91,7 @@ impl<'a> Recomputation<'a> {
         let span_ns = self.pressed_ns[to] - self.pressed_ns[from + 1];
         let size_bytes = self.workload.tensors[tensor].size_bytes as f64;
         let bytes_per_ns = self.workload.machine.link_bytes_per_s as f64 / 1e9;
-        // A gap too short to move anything in is kept anyway.
+        // If a gap is too short to move anything in it, its bytes are kept anyway.
         if span_ns <= 0.0 || self.starts_ns[to] - self.starts_ns[from + 1] < 2.0 * size_bytes / bytes_per_ns {
             return None;
         }
@@ -102,7 +102,7 @@ impl<'a> Recomputation<'a> {
         (worth > 0.0).then_some(Candidate { tensor, maker, to, crossing_ns, spent_ns, worth })
     }
 
-    /// The kernel that made what a tensor holds when a kernel starts, if it may run again then.
+    /// The kernel that made what a tensor holds when kernel `at` starts, if it may run again at that time.
     fn maker(&self, tensor: usize, at: usize) -> Option<usize> {
         let touches = &self.touches[tensor];
         let touch = touches.iter().rev().find(|touch| touch.kernel < at && touch.writes)?;
@@ -124,7 +124,7 @@ impl<'a> Recomputation<'a> {
         touch.reads.then_some(touch.kernel)
     }
 
-    /// Time to compute a tensor again before a kernel, and bytes times time for which inputs are held beyond their own needs.
+    /// The time to recompute a tensor before a kernel, and the bytes times the time for which inputs are held beyond their other uses.
     fn price(&self, tensor: usize, at: usize, chain: usize) -> Option<(f64, f64)> {
         let maker = self.maker(tensor, at)?;
         let kernel = &self.workload.kernels[maker];
@@ -147,12 +147,12 @@ impl<'a> Recomputation<'a> {
         }
         let last = self.touches[input].iter().rev().find(|touch| touch.kernel < at)?.kernel;
         let kept = (0.0, size_bytes * (self.pressed_ns[at] - self.pressed_ns[last + 1]));
-        // A dead input is recomputed where that is allowed, else it is kept until then.
+        // A dead input is recomputed if that is allowed; otherwise it is kept until then.
         let remade = if chain > 0 { self.price(input, at, chain - 1) } else { None };
         Some(remade.unwrap_or(kept))
     }
 
-    /// The launches of a step in which these gaps end with recomputations.
+    /// Returns the launches of a step in which these gaps end with recomputations.
     pub fn launches(&self, chosen: &[Candidate]) -> Vec<(usize, bool)> {
         let mut order = Order {
             recomputation: self,
@@ -170,17 +170,17 @@ impl<'a> Recomputation<'a> {
     }
 }
 
-/// A step's launches while they are put together.
+/// The launches of a step under construction.
 struct Order<'a> {
     recomputation: &'a Recomputation<'a>,
     chosen: BTreeSet<(usize, usize)>,
-    /// Before which kernel a tensor was last recomputed.
+    /// The kernel before which each tensor was last recomputed.
     remade: Vec<Option<usize>>,
     launches: Vec<(usize, bool)>,
 }
 
 impl Order<'_> {
-    /// Computes a tensor again before a kernel if it was dropped.
+    /// Recomputes a tensor before a kernel if it was dropped.
     fn ensure(&mut self, tensor: usize, at: usize, chain: usize) {
         let all = self.recomputation;
         let dropped = match all.next_read(tensor, at) {

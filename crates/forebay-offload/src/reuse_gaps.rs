@@ -1,23 +1,23 @@
-//! When tensors lie idle: the spans between two launches that touch them, and the versions that they hold meanwhile.
+//! When tensors are idle: the spans between two launches that touch them, and the versions that they hold in the meantime.
 
 use crate::timeline::Timeline;
 use crate::workload::Workload;
 
-/// Contents of a tensor from one write to the next. A copy elsewhere stays valid for as long as the version lives.
+/// The contents of a tensor from one write to the next. A copy elsewhere stays valid for as long as the version lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// Whose contents.
+    /// The tensor that has these contents.
     pub tensor: usize,
-    /// The slot after the launch that wrote it: copies may start here. None where no launch ever writes the tensor.
+    /// The slot after the launch that wrote it: copies can start here. `None` if no launch ever writes the tensor.
     pub written_before: Option<usize>,
 }
 
-/// A span in which a tensor's contents are needed later, but nothing touches them.
+/// A span in which nothing touches the contents of a tensor, although they are needed later.
 ///
-/// Slots count on from the version's start, so that what passes the end of the step is beyond the number of slots.
+/// Slots are numbered onwards from the start of the version, so slots past the end of the step have numbers beyond the number of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReuseGap {
-    /// The version, by its number.
+    /// The number of the version.
     pub version: usize,
     /// Its first slot.
     pub begin: usize,
@@ -25,14 +25,14 @@ pub struct ReuseGap {
     pub end: usize,
 }
 
-/// Everything about when tensors are needed.
+/// All information about when tensors are needed.
 #[derive(Clone, Debug, Default)]
 pub struct Needs {
-    /// Versions that are read after a gap.
+    /// The versions that are read after a gap.
     pub versions: Vec<Version>,
-    /// Gaps, by version and time.
+    /// The gaps, by version and time.
     pub reuse_gaps: Vec<ReuseGap>,
-    /// Tensors that no launch touches but that live on: the persistent ones.
+    /// The tensors that no launch touches but that live on: the persistent ones.
     pub untouched: Vec<usize>,
 }
 
@@ -56,7 +56,7 @@ impl Needs {
             }
         }
         let mut needs = Needs::default();
-        // What has no bytes has none to move.
+        // A tensor without bytes has nothing to move.
         for (tensor, touches) in
             touches.iter().enumerate().filter(|(tensor, _)| workload.tensors[*tensor].size_bytes > 0)
         {
@@ -71,7 +71,7 @@ impl Needs {
 
     fn add_tensor(&mut self, tensor: usize, touches: &[Touch], persistent: bool, timeline: &Timeline) {
         let count = timeline.slots.len();
-        // A persistent tensor's round starts after its first write, so that each version's life is in one piece.
+        // The round of a persistent tensor starts after its first write, so that the life of each version is in one piece.
         let first = if persistent { touches.iter().position(|touch| touch.writes) } else { Some(0) };
         let (start, eternal) = (first.unwrap_or(0), first.is_none());
         let mut version = None;

@@ -1,8 +1,8 @@
-//! A schedule as plain data: what runs when, what moves when, and what is dropped when, for one step that repeats for ever.
+//! A schedule as plain data: what runs when, what moves when, and what is dropped when, for one step that repeats forever.
 //!
-//! Times are whole nanoseconds from the start of the step. The step starts with `resident` in the memories, and ends in the
-//! same state; a transfer that crosses the boundary is written as two. Every piece is a range of bytes of a tensor:
-//! tensors may move in parts, but a kernel needs all bytes of what it touches.
+//! Times are whole nanoseconds from the start of the step. The step starts with `resident` in the memories, and ends in the same state; a
+//! transfer that crosses the boundary is recorded as two. Every piece is a range of bytes of a tensor: tensors can move in parts, but a
+//! kernel needs all bytes of the tensors that it touches.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub enum MemorySpace {
     Ssd,
 }
 
-/// Which way bytes go.
+/// The direction in which bytes move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
@@ -28,67 +28,67 @@ pub enum Direction {
     In,
 }
 
-/// Bytes of a tensor.
+/// A range of bytes of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Piece {
-    /// The tensor's number.
+    /// The number of the tensor.
     pub tensor: usize,
-    /// Where the bytes start in it.
+    /// Where the bytes start in the tensor.
     pub offset_bytes: u64,
-    /// How many they are.
+    /// The number of bytes.
     pub size_bytes: u64,
 }
 
-/// A kernel that runs: from `start_ns` for its duration (at least one nanosecond).
+/// A run of a kernel, from `start_ns` for its duration (at least one nanosecond).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
-    /// The kernel's number in the workload.
+    /// The number of the kernel in the workload.
     pub kernel: usize,
     /// When it starts.
     pub start_ns: u64,
-    /// Whether it runs once more, for contents that were dropped.
+    /// Whether the kernel runs again to recompute contents that were dropped.
     pub recomputation: bool,
 }
 
-/// A copy of a piece between the device and another memory; what it leaves stays there until it is dropped.
+/// A copy of a piece between the device and another memory. The source of the copy stays until it is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transfer {
-    /// Which bytes.
+    /// The bytes.
     #[serde(flatten)]
     pub piece: Piece,
-    /// Which way.
+    /// The direction.
     pub direction: Direction,
     /// The memory at the other end: the host or the SSD.
     pub place: MemorySpace,
-    /// When it starts; its target is taken from here on.
+    /// When it starts; its target takes memory from then on.
     pub start_ns: u64,
     /// When the last byte has arrived.
     pub end_ns: u64,
 }
 
-/// A piece that leaves a memory, without a copy.
+/// The removal of a piece from a memory, without a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drop {
-    /// Which bytes.
+    /// The bytes.
     #[serde(flatten)]
     pub piece: Piece,
     /// The memory.
     pub place: MemorySpace,
-    /// When. What ends at the same time ends before it, what starts at the same time starts after it.
+    /// When it happens. Whatever ends at the same time ends before it; whatever starts at the same time starts after it.
     pub at_ns: u64,
 }
 
 /// A piece that is in a memory when the step starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Resident {
-    /// Which bytes.
+    /// The bytes.
     #[serde(flatten)]
     pub piece: Piece,
     /// The memory.
     pub place: MemorySpace,
 }
 
-/// One step that repeats for ever.
+/// One step that repeats forever.
 ///
 /// ```
 /// use forebay_offload::schedule::Schedule;
@@ -98,15 +98,15 @@ pub struct Resident {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schedule {
-    /// How long it takes from one start to the next.
+    /// The time from one start of the step to the next.
     pub step_ns: u64,
-    /// What is where when it starts, and again when it ends.
+    /// What is where when the step starts, and again when it ends.
     pub resident: Vec<Resident>,
     /// Kernels, in the order in which they run.
     pub launches: Vec<Launch>,
-    /// Copies, by start.
+    /// Copies, ordered by start.
     pub transfers: Vec<Transfer>,
-    /// Ends of stays, by time.
+    /// Drops, ordered by time.
     pub drops: Vec<Drop>,
 }
 

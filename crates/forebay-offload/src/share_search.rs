@@ -1,38 +1,38 @@
-//! Looks for the best of a family of attempts that differ in one share.
+//! Searches for the best of a family of attempts that differ in one share.
 //!
-//! How much of a memory to fill, how many candidates for recomputation to take, how much of the waits to give from the start:
-//! each of these is a number in a range, little is known of how good an attempt with it is, and placement or rounding make
-//! neighbours differ. All of them are searched in the same way: evenly spaced shares first, as long as they get better, then
-//! shares around the best one at half the distance, and half of that.
+//! How much of a memory to fill, how many candidates for recomputation to take, how much of the waits to give from the start: each of these
+//! is a number in a range, little is known about how good an attempt with it will be, and placement or rounding makes neighbouring values
+//! differ. All of them are searched in the same way: first evenly spaced shares, as long as they get better, then shares around the best
+//! one at half the distance, at a quarter, and so on.
 
 use std::convert::Infallible;
 
-/// Which shares are tried.
+/// The shares that are tried.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShareSearch {
     /// The first share.
     pub from: f64,
-    /// The last share; it may be the smaller one.
+    /// The last share; it can be the smaller one.
     pub to: f64,
-    /// How many equal steps lead from one to the other.
+    /// The number of equal steps that lead from one to the other.
     pub steps: u32,
-    /// After this many attempts in a row that are no better than one before, no further steps are made.
+    /// The number of attempts in a row that are no better than an earlier one after which no further steps are made.
     pub patience: u32,
     /// How often the distance is halved around the best share.
     pub halvings: u32,
 }
 
 impl ShareSearch {
-    /// One share alone.
+    /// Tries a single share.
     pub const fn only(share: f64) -> ShareSearch {
         ShareSearch { from: share, to: share, steps: 0, patience: 1, halvings: 0 }
     }
 
-    /// The best attempt, with its share; none where none succeeded. An attempt is given its share and the best one so far, and
-    /// returns what is better than that.
+    /// Returns the best attempt with its share; `None` if none succeeded. An attempt is given its share and the best attempt so far, and
+    /// returns a result only if it is better than that.
     ///
     /// # Errors
-    /// The first error of an attempt, which ends the search.
+    /// Returns the first error of an attempt, which ends the search.
     pub fn try_best<T, E>(
         &self,
         mut attempt: impl FnMut(f64, Option<&T>) -> Result<Option<T>, E>,
@@ -64,7 +64,7 @@ impl ShareSearch {
         Ok(best)
     }
 
-    /// The same for attempts without errors.
+    /// The same as [`ShareSearch::try_best`], for attempts without errors.
     pub fn best<T>(&self, mut attempt: impl FnMut(f64, Option<&T>) -> Option<T>) -> Option<(f64, T)> {
         match self.try_best(|share, best| Ok::<_, Infallible>(attempt(share, best))) {
             Ok(best) => best,
@@ -77,7 +77,7 @@ impl ShareSearch {
 mod tests {
     use super::*;
 
-    /// The shares that are tried where attempts cost `cost`, and the best one.
+    /// The shares that are tried if attempts cost `cost`, and the best one.
     fn tried(search: ShareSearch, cost: impl Fn(f64) -> Option<f64>) -> (Vec<f64>, Option<f64>) {
         let mut shares = Vec::new();
         let best = search.best(|share, best: Option<&f64>| {

@@ -1,4 +1,4 @@
-//! The planner, the bound, demand paging and the verifier judge each other on random workloads.
+//! Checks the planner, the bound, demand paging and the verifier against each other on random workloads.
 
 use crate::bound::lower_bound_ns;
 use crate::launches::{plan_launches, recomputations};
@@ -144,7 +144,7 @@ fn a_kernel_that_does_not_fit_is_named() {
     assert!(error.contains("kernel") && error.contains(&needed_bytes.to_string()), "{error}");
 }
 
-/// How much longer than the bound plans take, on average: what a change of the planner's order of decisions would show in.
+/// How much longer than the bound plans take, on average, which would show a change in the planner's order of decisions.
 #[test]
 fn plans_are_near_the_bound_and_never_behind_demand_paging() {
     let mut over_bound = Vec::new();

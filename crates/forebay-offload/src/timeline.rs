@@ -1,7 +1,7 @@
-//! The step cut into slots: short spans of time in which one kernel runs, or everything waits.
+//! The step, cut into slots: short spans of time in which one kernel runs or everything waits.
 //!
-//! Within a slot a transfer out frees its memory only at the slot's end, and a transfer in takes its memory from the slot's
-//! start. So the order of transfers within a slot does not matter, and a plan that fits slot by slot fits at every instant.
+//! Within a slot, a transfer out frees its memory only at the end of the slot, and a transfer in takes its memory from the start of the
+//! slot. The order of transfers within a slot therefore does not matter, and a plan that fits slot by slot fits at every instant.
 
 use std::ops::Range;
 
@@ -14,13 +14,13 @@ pub struct Slot {
     pub duration_ns: u64,
 }
 
-/// What a link of some rate carries within some time, in whole transfer quanta.
+/// The bytes that a link of this rate carries in this time, in whole transfer quanta.
 pub fn carried_bytes(time_ns: u64, bytes_per_s: u64, transfer_quantum_bytes: u64) -> u64 {
     let bytes = (u128::from(time_ns) * u128::from(bytes_per_s) / 1_000_000_000) as u64;
     bytes - bytes % transfer_quantum_bytes
 }
 
-/// How long a link of some rate takes to carry some bytes.
+/// How long a link of this rate takes to carry these bytes.
 pub fn carrying_ns(bytes: u64, bytes_per_s: u64) -> u64 {
     (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(bytes_per_s)) as u64
 }
@@ -28,20 +28,20 @@ pub fn carrying_ns(bytes: u64, bytes_per_s: u64) -> u64 {
 /// The slots of a step, and which of them belong to which launch.
 #[derive(Clone, Debug)]
 pub struct Timeline {
-    /// All slots, in order; they leave no gap.
+    /// All slots, in order and without gaps.
     pub slots: Vec<Slot>,
-    /// The slots in which each launch runs; slots before them and after the previous launch's are a wait.
+    /// The slots in which each launch runs; slots between them and those of the previous launch are a wait.
     pub runs: Vec<Range<usize>>,
     /// How long the step takes.
     pub step_ns: u64,
 }
 
 impl Timeline {
-    /// The timeline of launches that each follow a wait. No slot is longer than `longest_ns`.
+    /// Creates the timeline of launches that each follow a wait. No slot is longer than `longest_ns`.
     pub fn new(durations_ns: &[u64], waits_ns: &[u64], longest_ns: u64) -> Timeline {
         let mut timeline = Timeline { slots: Vec::new(), runs: Vec::new(), step_ns: 0 };
         for (duration_ns, wait_ns) in durations_ns.iter().zip(waits_ns) {
-            // Within a wait, bytes leave before others take their place: that needs several slots.
+            // Within a wait, bytes leave before others take their place, which needs several slots.
             timeline.extend(*wait_ns, longest_ns.min((wait_ns / 8).max(1)));
             let first = timeline.slots.len();
             timeline.extend((*duration_ns).max(1), longest_ns);
@@ -50,8 +50,8 @@ impl Timeline {
         timeline
     }
 
-    /// The same with two gates before each launch, slots of no length that can be widened: one before its wait, in which bytes
-    /// leave, and one after it, in which others come back.
+    /// The same as [`Timeline::new`], with two gates before each launch. Gates are slots of no length that can be widened: in the one
+    /// before the wait, bytes leave; in the one after it, others come back.
     pub fn with_gates(durations_ns: &[u64], waits_ns: &[u64], longest_ns: u64) -> Timeline {
         let mut timeline = Timeline { slots: Vec::new(), runs: Vec::new(), step_ns: 0 };
         for (duration_ns, wait_ns) in durations_ns.iter().zip(waits_ns) {
@@ -69,7 +69,7 @@ impl Timeline {
         self.slots.push(Slot { start_ns: self.step_ns, duration_ns: 0 });
     }
 
-    /// The same slots, each longer by so much.
+    /// Returns the same slots, each longer by `added_ns`.
     pub fn widened(&self, added_ns: &[u64]) -> Timeline {
         let mut timeline = self.clone();
         timeline.step_ns = 0;
@@ -92,12 +92,12 @@ impl Timeline {
         self.step_ns += span_ns;
     }
 
-    /// What a link of that rate carries in each slot, in whole transfer quanta.
+    /// The bytes that a link of this rate carries in each slot, in whole transfer quanta.
     pub fn capacities_bytes(&self, bytes_per_s: u64, transfer_quantum_bytes: u64) -> Vec<u64> {
         self.slots.iter().map(|slot| carried_bytes(slot.duration_ns, bytes_per_s, transfer_quantum_bytes)).collect()
     }
 
-    /// Runs `visit` on the indices of a range that may pass the end of the step, as one or two ordinary ranges.
+    /// Calls `visit` with the indices of a range that can pass the end of the step, as one or two ordinary ranges.
     pub fn for_each_part(&self, range: Range<usize>, mut visit: impl FnMut(Range<usize>)) {
         let count = self.slots.len();
         let mut from = range.start;

@@ -1,6 +1,7 @@
 //! Traces: a step as JSON lines.
 //!
-//! The first line is a header with the machine, then come tensors, numbered from 0, then kernels in the order in which they run.
+//! The first line is a header that describes the machine. Then come tensors, numbered from 0, and then kernels in the order in which they
+//! run.
 
 use serde::Deserialize;
 
@@ -41,7 +42,7 @@ struct KernelLine {
 /// Reads a trace.
 ///
 /// # Errors
-/// The first line that has no meaning, with its number and what is wrong.
+/// Returns the number of the first invalid line, and what is wrong with it.
 pub fn parse(text: &str) -> Result<Workload, SwapError> {
     let mut lines =
         text.lines().enumerate().map(|(index, line)| (index + 1, line)).filter(|(_, line)| !line.trim().is_empty());
@@ -93,7 +94,7 @@ fn wrong(line: usize, reason: impl Into<String>) -> SwapError {
 }
 
 fn add(workload: &mut Workload, line: &str) -> Result<(), String> {
-    // The kind is told first, so that a message can say which field is wrong.
+    // The kind is determined first, so that a message can say which field is wrong.
     let value: serde_json::Value = serde_json::from_str(line).map_err(|error| error.to_string())?;
     let is_kernel = value.get("kernel").is_some();
     if is_kernel {

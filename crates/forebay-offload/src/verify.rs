@@ -1,9 +1,9 @@
-//! Judges a schedule from the workload and the schedule alone: nothing here knows how schedules are made.
+//! Checks a schedule against its workload alone: nothing here depends on how schedules are made.
 //!
-//! Two steps are replayed in a row. Checked are: every kernel runs once, in order, alone, and finds every byte that it reads,
-//! in the version that the plain step would have; recomputations run kernels that update nothing in place, after their first
-//! run, on the versions that they had then; memories are never overfull; over every window of time, no link carries more than
-//! its rate allows; and the second step starts and ends as the first one did.
+//! Two steps are replayed in a row. The checks are: every kernel runs once, in order and alone, and finds every byte that it reads in the
+//! version that the plain step would have; recomputations run kernels that update nothing in place, after their first run, on the versions
+//! that they had then; no memory is ever overfull; in no window of time does a link carry more than its rate allows; and the second step
+//! starts and ends as the first one did.
 //!
 //! Times are whole nanoseconds, so a window of time is allowed [`ROUNDING_NS`] more than its length.
 
@@ -17,7 +17,7 @@ use crate::workload::Workload;
 
 use memory::{Memory, Version, When};
 
-/// What rounding may add to a window of time: one nanosecond at each end, for each of the two memories that share the link.
+/// What rounding can add to a window of time: one nanosecond at each end, for each of the two memories that share the link.
 pub const ROUNDING_NS: u64 = 4;
 
 /// What a correct schedule does in one step.
@@ -63,11 +63,11 @@ pub struct Account {
     pub ssd_out_bytes: u64,
     /// Bytes from the SSD to the device.
     pub ssd_in_bytes: u64,
-    /// Kernels that run once more.
+    /// The number of kernels that are recomputed.
     pub recomputed_kernels: u64,
-    /// How long those take.
+    /// How long the recomputations take.
     pub recomputed_ns: u64,
-    /// Kernels that wait for a transfer to the device of something that they touch.
+    /// The number of kernels that wait for a transfer to the device of something that they touch.
     pub late_prefetches: u64,
     /// How long kernels wait, for whatever reason.
     pub wait_ns: u64,
@@ -118,7 +118,7 @@ impl std::error::Error for Fault {}
 /// Checks a schedule.
 ///
 /// # Errors
-/// The first fault found.
+/// Returns the first fault found.
 pub fn verify(workload: &Workload, schedule: &Schedule) -> Result<Account, Fault> {
     let mut replay = Replay::new(workload, schedule);
     let at_start = |reason| Fault { step: 0, at_ns: 0, reason };
@@ -161,7 +161,7 @@ fn waits(workload: &Workload, schedule: &Schedule) -> (u64, u64) {
     (late, wait_ns)
 }
 
-/// Something that happens at one moment. What ends comes first, then what is dropped, then what starts.
+/// Something that happens at one moment. Ends come first, then drops, then starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     TransferEnds(usize),
@@ -177,14 +177,14 @@ struct Replay<'a> {
     schedule: &'a Schedule,
     /// For each kernel, the version of each tensor that it reads, as in the plain step.
     expected: Vec<Vec<Version>>,
-    /// Versions of tensors when a step starts.
+    /// The versions of tensors when a step starts.
     initial: Vec<Version>,
     device: Memory,
     host: Memory,
     ssd: Memory,
-    /// Transfers of each tensor under way.
+    /// The number of transfers of each tensor that are under way.
     under_way: Vec<usize>,
-    /// What each transfer took along.
+    /// The contents that each transfer carries.
     carried: Vec<Vec<(u64, u64, Option<Version>)>>,
     running: Option<usize>,
     /// The first kernel that has not run yet.
@@ -214,7 +214,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Numbers that name nothing, and times outside the step.
+    /// Checks for numbers that name nothing and times outside the step.
     fn check_stamps(&self) -> Result<(), String> {
         let step_ns = self.schedule.step_ns;
         for launch in &self.schedule.launches {
@@ -252,7 +252,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Fills the memories with what the step starts with.
+    /// Fills the memories with what is resident when the step starts.
     fn fill(&mut self) -> Result<(), String> {
         for resident in &self.schedule.resident {
             let piece = resident.piece;
@@ -280,7 +280,7 @@ impl<'a> Replay<'a> {
         [&self.device, &self.host, &self.ssd].into_iter().map(|memory| memory.contents(steps)).collect()
     }
 
-    /// What was written in this step is the last step's from now on.
+    /// From now on, what was written in this step counts as written in the last step.
     fn shift(&mut self) {
         [&mut self.device, &mut self.host, &mut self.ssd].into_iter().for_each(Memory::shift);
         self.next_kernel = 0;
@@ -373,7 +373,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// A kernel finds what it reads, and room for what it writes.
+    /// Checks that a kernel finds what it reads, and room for what it writes.
     fn start_launch(&mut self, index: usize) -> Result<(), String> {
         let Launch { kernel: number, recomputation, .. } = self.schedule.launches[index];
         let (workload, kernel) = (self.workload, &self.workload.kernels[number]);

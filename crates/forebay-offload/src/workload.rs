@@ -1,6 +1,6 @@
 //! A step as the joint planner sees it: kernels in order, the tensors that they touch, and the machine.
 //!
-//! Nothing here knows where kernels come from: a trace, a profile of our own plans, a random test.
+//! Nothing here depends on where kernels come from: a trace, a profile of our own plans, a random test.
 
 use std::fmt;
 
@@ -19,20 +19,21 @@ pub struct Tensor {
 /// A kernel of the step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// What it is called in messages.
+    /// Its name in messages.
     pub name: String,
     /// How long it takes.
     pub duration_ns: u64,
-    /// Tensors whose contents it needs, ascending.
+    /// The tensors whose contents it needs, in ascending order.
     pub reads: Vec<usize>,
-    /// Tensors that it writes, ascending; one that it also reads is updated in place, of others no earlier contents are needed.
+    /// The tensors that it writes, in ascending order. Those that it also reads are updated in place; the earlier contents of the others
+    /// are not needed.
     pub writes: Vec<usize>,
-    /// Memory that it needs next to its tensors while it runs.
+    /// The memory that it needs in addition to its tensors while it runs.
     pub workspace_bytes: u64,
 }
 
 impl Kernel {
-    /// Every tensor that it touches, ascending, each once.
+    /// Returns every tensor that it touches, once each, in ascending order.
     pub fn touches(&self) -> Vec<usize> {
         let mut touched = [self.reads.as_slice(), &self.writes].concat();
         touched.sort_unstable();
@@ -46,10 +47,10 @@ impl Kernel {
     }
 }
 
-/// Memories, and the links between them.
+/// The memories and the links between them.
 ///
-/// The link carries its rate in each direction at once. What goes to and from the SSD crosses the link too, and is limited
-/// further by the SSD's own rates.
+/// The link carries its full rate in both directions at once. Bytes to and from the SSD cross the link too, and are further limited by the
+/// rates of the SSD.
 ///
 /// ```
 /// use forebay_offload::workload::Machine;
@@ -65,19 +66,19 @@ impl Kernel {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// Memory of the device.
+    /// The memory of the device.
     pub device_memory_bytes: u64,
-    /// Memory of the host.
+    /// The memory of the host.
     pub host_memory_bytes: u64,
-    /// Rate of the link, each way.
+    /// The rate of the link in each direction.
     pub link_bytes_per_s: u64,
-    /// Rate at which the SSD is read.
+    /// The rate at which the SSD is read.
     pub ssd_read_bytes_per_s: u64,
-    /// Rate at which the SSD is written.
+    /// The rate at which the SSD is written.
     pub ssd_write_bytes_per_s: u64,
 }
 
-/// One training step, repeated for ever, on a machine.
+/// One training step, repeated forever, on a machine.
 ///
 /// ```
 /// use forebay_offload::workload::{Kernel, Machine, Tensor, Workload};
@@ -103,21 +104,21 @@ pub struct Machine {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// What kernels touch, by number.
+    /// The tensors that kernels touch, by number.
     pub tensors: Vec<Tensor>,
-    /// The step, in order.
+    /// The kernels of the step, in order.
     pub kernels: Vec<Kernel>,
-    /// What it runs on.
+    /// The machine that it runs on.
     pub machine: Machine,
 }
 
 impl Workload {
-    /// How long the step takes where everything fits.
+    /// How long the step takes if everything fits.
     pub fn ideal_ns(&self) -> u64 {
         self.kernels.iter().map(|kernel| kernel.duration_ns).sum()
     }
 
-    /// How long a byte takes out or back, on average, to the host or to the SSD.
+    /// The average time for which a byte crosses, out or back, to or from the host or the SSD.
     pub fn crossing_ns_per_byte(&self, place: MemorySpace) -> f64 {
         let machine = &self.machine;
         let link = machine.link_bytes_per_s;
@@ -125,22 +126,22 @@ impl Workload {
         (ns(machine.ssd_write_bytes_per_s) + ns(machine.ssd_read_bytes_per_s)) / 2.0
     }
 
-    /// Whether device and host together do not hold all that is live at some time.
+    /// Whether the device and the host together cannot hold everything that is live at some time.
     pub fn spills(&self) -> bool {
         let machine = &self.machine;
         live_peak_bytes(self) > machine.device_memory_bytes.saturating_add(machine.host_memory_bytes)
     }
 
-    /// What a kernel needs on the device at once: its tensors and its workspace.
+    /// The bytes that a kernel needs on the device at once: its tensors and its workspace.
     pub fn working_set_bytes(&self, kernel: &Kernel) -> u64 {
         let sizes = kernel.touches().into_iter().map(|tensor| self.tensors[tensor].size_bytes);
         sizes.fold(kernel.workspace_bytes, u64::saturating_add)
     }
 
-    /// Checks that the numbers have a meaning, and that every kernel fits the device by itself.
+    /// Checks that the numbers are meaningful, and that each kernel on its own fits the device.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// Returns the first problem found.
     pub fn validate(&self) -> Result<(), SwapError> {
         let rates = [
             ("link_bytes_per_s", self.machine.link_bytes_per_s),
@@ -188,11 +189,11 @@ impl Workload {
     }
 }
 
-/// Sizes, rates and durations stay below this (about a petabyte, or eleven days), so that products and sums of them do not
+/// Sizes, rates and durations stay below this (about a petabyte, or thirteen days), so that products and sums of them do not
 /// overflow.
 pub const MOST_BYTES: u64 = 1 << 50;
 
-/// Why a workload cannot be planned.
+/// The reason why a workload cannot be planned.
 ///
 /// ```
 /// use forebay_offload::planner::plan;
@@ -224,26 +225,26 @@ pub enum SwapError {
         kernel: usize,
         /// Its name.
         name: String,
-        /// What it needs at once.
+        /// The bytes that it needs at once.
         needed_bytes: u64,
-        /// What there is.
+        /// The bytes that the device has.
         device_memory_bytes: u64,
     },
-    /// A number has no meaning.
+    /// A number is invalid.
     Meaning {
-        /// Which, and why.
+        /// Which number, and why.
         reason: String,
     },
-    /// A line of a trace has no meaning.
+    /// A line of a trace is invalid.
     Trace {
         /// The line, counted from 1.
         line: usize,
         /// Why.
         reason: String,
     },
-    /// A schedule breaks a rule: a defect of this crate.
+    /// A schedule breaks a rule: a defect in this crate.
     Fault {
-        /// The verifier's words.
+        /// The message of the verifier.
         reason: String,
     },
     /// No schedule was found within the limits.

@@ -1,8 +1,8 @@
-//! Allocators on the allocations of training steps: bytes taken from the device at most, and time per call.
+//! Allocators on the allocations of training steps: peak bytes taken from the device, and time per call.
 //!
-//! `cargo bench -p forebay-plan --bench allocators -- MODEL.onnx...` (none: the models in the repository). The allocations are
-//! those of a program run launch by launch, as frameworks do it without a plan: a buffer is allocated before the first launch
-//! that touches it and freed after the last one; parameters, optimizer state and labels stay. Three steps in a row, one stream.
+//! `cargo bench -p forebay-plan --bench allocators -- MODEL.onnx...` (by default, the models in the repository). The allocations are those
+//! of a program run launch by launch, as frameworks do without a plan: a buffer is allocated before the first launch that touches it and
+//! freed after the last one; parameters, optimizer state and labels stay. Three consecutive steps, one stream.
 //!
 //! | allocator | rules |
 //! |---|---|
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .extend(allocators().map(|(name, _)| Column::number(format!("{name}: time per call"), "ns", 0).of("median")));
     let mut table = Table::new("allocators", columns);
     for path in paths {
-        // Models of one kind often have the same name in folders of their own.
+        // Models of one kind often have the same file name in separate folders.
         let parts: Vec<_> = path.iter().rev().take(2).map(|part| part.to_string_lossy().into_owned()).collect();
         let name = parts.into_iter().rev().collect::<Vec<_>>().join("/");
         match calls(&path) {
@@ -79,7 +79,7 @@ fn program(path: &Path) -> Result<Program, Box<dyn Error>> {
     Ok(fuse(lower::lower(&training.graph, &parameters)?))
 }
 
-/// The calls of some steps. What is not temporary is allocated once.
+/// Returns the calls of some steps. Buffers that are not temporary are allocated once.
 fn calls(path: &Path) -> Result<Vec<Call>, Box<dyn Error>> {
     let program = program(path)?;
     let mut lives: BTreeMap<usize, (u64, usize, usize)> = BTreeMap::new();
@@ -142,7 +142,7 @@ fn row(name: &str, calls: &[Call]) -> Vec<Cell> {
     }
     let mut ratios = Vec::new();
     let mut times = vec![Vec::new(); 5];
-    // Rounds alternate between the contenders, so that noise meets all of them.
+    // Rounds alternate between the contenders, so that noise affects all of them.
     for _ in 0..ROUNDS {
         ratios.clear();
         for ((_, make), times) in allocators().iter().zip(&mut times) {
@@ -204,14 +204,14 @@ impl Contender for Ours {
     }
 }
 
-/// What tells allocators apart that cut segments by best fit and merge neighbours.
+/// The differences between allocators that split segments by best fit and merge adjacent blocks.
 struct Rules {
     unit_bytes: u64,
     /// The pool that a request goes to.
     pool: fn(u64) -> usize,
     /// The size of a new segment for a request, with the size of the last one.
     segment_bytes: fn(u64, u64) -> u64,
-    /// Whether a rest is split off, given request and block.
+    /// Whether the rest is split off, given request and block.
     splits: fn(u64, u64) -> bool,
 }
 
@@ -239,12 +239,12 @@ const BFC: Rules = Rules {
     splits: |size, block| block >= 2 * size || block - size >= 128 * MIB,
 };
 
-/// Best fit with coalescing over segments, by some rules.
+/// Best fit with coalescing over segments, according to some rules.
 struct Segments {
     rules: Rules,
-    /// By pool: free blocks by size, segment and offset.
+    /// For each pool, its free blocks by size, segment and offset.
     free: [BTreeSet<(u64, usize, u64)>; 2],
-    /// By segment and offset: the end of each block, and whether it is free.
+    /// For each segment and offset, the end of the block and whether it is free.
     blocks: BTreeMap<(usize, u64), (u64, bool)>,
     pools: Vec<usize>,
     live: BTreeMap<usize, (usize, ByteRange)>,

@@ -1,7 +1,7 @@
-//! What an eager launch costs the host.
+//! The cost of an eager launch to the host.
 //!
-//! `cargo bench -p forebay-runtime --bench eager` prints and records nanoseconds per call: the median of several rounds. Next to it, where
-//! Python has torch, PyTorch's own addition of as many numbers on one thread, whose time is nearly all overhead, too.
+//! `cargo bench -p forebay-runtime --bench eager` prints and records nanoseconds per call: the median of several rounds. If Python has
+//! torch, it also measures PyTorch's addition of the same number of elements on one thread, whose time is nearly all overhead, too.
 
 use std::error::Error;
 use std::process::Command;
@@ -19,7 +19,7 @@ const CALLS: u32 = 20_000;
 const ROUNDS: usize = 7;
 const ELEMENTS: u64 = 64;
 
-/// The same measurement of PyTorch.
+/// The same measurement in PyTorch.
 const PEER: &str = "
 import statistics, time, torch
 torch.set_num_threads(1)
@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Adds a row with the median time of a call over rounds of many.
+/// Adds a row with the median time of a call over rounds of many calls.
 fn report(
     table: &mut Table,
     name: &str,

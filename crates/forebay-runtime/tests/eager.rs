@@ -1,4 +1,4 @@
-//! Eager work: order, lifetimes, memory pressure, and what is refused.
+//! Eager work: order, lifetimes, memory pressure, and invalid uses.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn ones(context: &Context, count: u64) -> DeviceTensor {
     DeviceTensor::from_host(context, &Tensor::from_f32(&[count], &vec![1.0; count as usize])).unwrap()
 }
 
-/// Commands of a kind that a null device got.
+/// Counts the commands of a kind that a null device received.
 fn count(device: &NullDevice, wanted: fn(&Command) -> bool) -> usize {
     device.commands().iter().filter(|command| wanted(command)).count()
 }
@@ -156,7 +156,7 @@ fn time_is_measured_between_events() {
 fn streams_and_events_share_a_bounded_number_of_device_events() {
     let device = Arc::new(NullDevice::new(NullProfile::Tiled));
     let context = Context::new(device, &recording().event_limit(8)).unwrap();
-    // Four events serve streams, four measure time; plain events take none.
+    // Four events serve streams and four measure time; plain events take none.
     let streams: Vec<Stream> = (0..20).map(|_| Stream::new(&context, 0).unwrap()).collect();
     assert!(streams.iter().filter(|stream| **stream == streams[19]).count() > 1, "streams beyond share");
     let plain: Vec<Event> = streams.iter().map(|stream| stream.record_event().unwrap()).collect();
@@ -204,7 +204,7 @@ fn the_current_stream_is_the_one_entered_last() {
     assert!(context.current_stream() == context.default_stream());
 }
 
-/// Memory of s0 that s1 uses returns through s2: s1 to s2 to s0.
+/// Memory of s0 that s1 uses returns through s2: from s1 to s2 to s0.
 #[test]
 fn memory_returns_through_a_third_stream() {
     let device = Arc::new(NullDevice::new(NullProfile::Tiled));

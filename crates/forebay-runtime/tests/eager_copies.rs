@@ -22,7 +22,7 @@ fn context(device: Arc<dyn Device>) -> Context {
     Context::new(device, &ContextOptions::default().record(true)).unwrap()
 }
 
-/// Every device that computes, and whether it is unified.
+/// Every device that computes, unified or not.
 fn devices() -> Vec<Arc<dyn Device>> {
     let chaos = |unified| Arc::new(ChaosDevice::new(host(unified), 3).unwrap()) as Arc<dyn Device>;
     vec![host(false), host(true), chaos(false), chaos(true)]
@@ -202,7 +202,7 @@ fn memory_that_is_the_hosts_needs_no_host_blocks() {
         stream.wait_stream(&context.current_stream()).unwrap();
         let _entered = stream.enter();
         let sum = tensor.add(1.0).unwrap();
-        // The bytes come back while the addition may still read them: the host must not write them before it has.
+        // The bytes are released while the addition may still read them; the host must not write them until the addition has read them.
         drop(tensor);
         assert_eq!(sum.to_host().unwrap().to_f32().unwrap(), vec![round as f32 + 1.0; 1 << 16]);
     }

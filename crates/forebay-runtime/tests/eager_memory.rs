@@ -1,4 +1,4 @@
-//! Memory of eager work: segments with several heaps, what happens when the device refuses, tiles that move.
+//! Memory of eager work: segments with several heaps, refusals by the device, moving tiles.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ fn where_tiling_fails_a_placed_heap_serves() {
     assert_eq!(device.usage().heap_bytes, 0);
 }
 
-/// Whichever call is refused: an error that says which, everything still usable, and nothing leaks.
+/// Whichever call is refused, the error names it, everything is still usable, and nothing leaks.
 #[test]
 fn a_refused_call_is_reported_and_nothing_leaks() {
     let device = host();
@@ -83,7 +83,7 @@ fn a_refused_call_is_reported_and_nothing_leaks() {
         let usage = device.usage();
         assert_eq!((usage.heap_bytes, usage.host_bytes), (0, host_bytes), "after refusal {calls}");
         match result {
-            // From here on, nothing is refused.
+            // From here on, no call is refused.
             Ok(sum) => {
                 assert_eq!(sum, (3 << 19) as f32);
                 succeeded = true;
@@ -102,7 +102,7 @@ fn free_tiles_become_one_range_without_a_copy() {
         let options = recording().device_memory_bytes(16 * MIB).segment_bytes(4 * MIB);
         let context = Context::new(device.clone(), &options).unwrap();
         let mut tensors: Vec<Option<DeviceTensor>> = (0..16).map(|i| Some(filled(&context, 1, i as f32))).collect();
-        // Every other tensor goes: 8 MiB are free, and no two of them touch.
+        // Every other tensor is freed: 8 MiB are free, but no two free blocks are adjacent.
         tensors.iter_mut().step_by(2).for_each(|tensor| *tensor = None);
         let large = filled(&context, 7, -1.0);
         assert_eq!(device.usage().heap_bytes, 16 * MIB);

@@ -1,4 +1,4 @@
-//! The executor on a device that copies at once, counts what it hands out, and fails when told to.
+//! The executor on a device that copies immediately, counts what it hands out, and fails on demand.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,17 +20,17 @@ struct State {
     memories: BTreeMap<MemoryId, Vec<u8>>,
     heaps: BTreeMap<HeapId, u64>,
     streams: Vec<StreamId>,
-    /// By event: the generation that fired last.
+    /// For each event, the generation that fired last.
     events: BTreeMap<EventId, u64>,
-    /// Commands that were submitted, maps included.
+    /// The submitted commands, including maps.
     submitted: Vec<Command>,
-    /// Calls that obtain something, until they fail.
+    /// The number of calls that obtain something before they fail.
     calls_left: Option<usize>,
-    /// Submissions until they fail.
+    /// The number of submissions before they fail.
     submissions_left: Option<usize>,
 }
 
-/// A device that runs copies and fills at once.
+/// A device that runs copies and fills immediately.
 struct CopyDevice {
     limits: Limits,
     state: Mutex<State>,
@@ -54,7 +54,7 @@ impl CopyDevice {
             applies_functions: false,
             workers: 1,
         };
-        // Ids start away from 0, so that an id that was not renumbered is noticed.
+        // Ids do not start at 0, so that an id that was not renumbered is detected.
         Arc::new(CopyDevice { limits, state: Mutex::new(State { next_id: 40, ..State::default() }) })
     }
 
@@ -74,7 +74,7 @@ impl CopyDevice {
 
     fn create_memory(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
         self.obtain(|state, id| {
-            // Fresh memory holds junk: zeros must be written.
+            // Fresh memory contains garbage: zeros must be written.
             state.memories.insert(MemoryId(id), vec![0xee; size_bytes as usize]);
             MemoryId(id)
         })
@@ -243,8 +243,8 @@ fn backing(name: &str, data_type: DataType, shape: &[u64], pieces: &[(u64, Regio
     BackingLocation { name: name.to_string(), shape: shape.to_vec(), data_type, pieces: pieces.collect() }
 }
 
-/// A step that copies `x` to `y`, then (its update phase) `x` over `w`. `w` lies half on the device, half on the host;
-/// `large` lies on the device and takes several chunks; `flags` has a size that buffers round up.
+/// A step that copies `x` to `y`, then (in its update phase) copies `x` over `w`. `w` is half on the device, half on the host; `large` is
+/// on the device and takes several chunks; `flags` has a size that is rounded up for buffers.
 fn plan() -> Plan {
     let device = |start, size| Region::new(DEVICE, start, size);
     let host = |start, size| Region::new(HOST, start, size);
@@ -401,7 +401,7 @@ fn plans_that_name_what_they_do_not_list_are_refused() {
     }
 }
 
-/// `w` lies on disk, in two memories that take turns: a step copies `x` to the one that it does not read.
+/// `w` is on disk, in two memories that alternate: a step copies `x` to the one that it does not read.
 #[test]
 fn memories_take_turns_after_steps_that_succeed() {
     let turns = [MemoryId(2), MemoryId(3)];
@@ -430,7 +430,7 @@ fn memories_take_turns_after_steps_that_succeed() {
         assert_eq!(executor.read_persistent("w").unwrap(), expected, "step {step}");
     }
     executor.write_input("x", input(99.0).bytes()).unwrap();
-    // The outputs' phase runs, the updates fail.
+    // The output phase runs, and the updates fail.
     device.state.lock().unwrap().submissions_left = Some(1);
     assert!(executor.run().is_err());
     device.state.lock().unwrap().submissions_left = None;

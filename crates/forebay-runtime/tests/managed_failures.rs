@@ -1,5 +1,5 @@
-//! Managed memory on a device that refuses: the error says which call it was, no data is lost, nothing leaks. And on one that
-//! takes its time: who waits for it holds up no one else.
+//! Managed memory on a device that refuses calls: the error names the call, no data is lost, nothing leaks. On a slow device, a thread that
+//! waits for it does not block others.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use forebay_runtime::eager::managed::{Location, Policy};
 use forebay_runtime::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, ManagedOptions};
 
 const UNIT_BYTES: u64 = 64 << 10;
-/// Units of each buffer.
+/// The number of units in each buffer.
 const UNITS: u64 = 3;
 
-/// Buffers, and the number that fills each; none while that is not known.
+/// Buffers, and the number that fills each; `None` while the number is unknown.
 struct Bench {
     memory: ManagedMemory,
     context: Context,
@@ -33,7 +33,7 @@ impl Bench {
         Ok(Bench { memory, context, buffers: Vec::new() })
     }
 
-    /// More than device and host hold, written by the device and by the host, moved about, changed, and read.
+    /// Works on more data than device and host hold: it is written by the device and by the host, moved, changed, and read.
     fn work(&mut self) -> Result<(), RuntimeError> {
         for number in 0..6 {
             self.buffers.push((self.memory.buffer(UNITS * UNIT_BYTES)?, None));
@@ -62,7 +62,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Every buffer holds what it should.
+    /// Checks that every buffer holds the right values.
     fn check(&self) -> Result<(), RuntimeError> {
         for (number, (buffer, known)) in self.buffers.iter().enumerate() {
             let mut bytes = vec![0; buffer.size_bytes() as usize];
@@ -83,7 +83,7 @@ fn every_call_is_refused_once(tiled: bool) {
     std::fs::create_dir_all(&folder).unwrap();
     let options = HostOptions { threads: Some(2), tiled, ..HostOptions::default() };
     let device: Arc<dyn Device> = Arc::new(HostDevice::new(&options).unwrap());
-    // The first spill file takes buffers that stay.
+    // The first spill file allocates buffers that remain.
     device.destroy_memory(device.create_spill(&folder, 4096).unwrap());
     let before = held(device.usage());
     let mut refused = Vec::new();
@@ -129,7 +129,7 @@ fn without_tiles_every_refused_call_is_reported_and_nothing_is_lost() {
 
 #[test]
 fn who_waits_for_the_device_holds_up_nobody_else() {
-    // Ten milliseconds for a unit.
+    // Ten milliseconds per unit.
     let link_bytes_per_second = Some(100 * UNIT_BYTES);
     let options = HostOptions { threads: Some(2), link_bytes_per_second, ..HostOptions::default() };
     let context = Context::new(Arc::new(HostDevice::new(&options).unwrap()), &ContextOptions::default()).unwrap();
@@ -138,7 +138,7 @@ fn who_waits_for_the_device_holds_up_nobody_else() {
     let (large, small) = (memory.buffer(32 * UNIT_BYTES).unwrap(), memory.buffer(UNIT_BYTES).unwrap());
     std::thread::scope(|scope| {
         let work = scope.spawn(|| large.fill([1; 4]).unwrap());
-        // While that evicts unit after unit, the lock is free again and again.
+        // While it evicts one unit after another, the lock is free again and again.
         let mut questions = 0;
         while !work.is_finished() {
             assert!(small.resident_bytes() == 0 && memory.statistics().resident_bytes <= 4 * UNIT_BYTES);

@@ -1,4 +1,4 @@
-//! What finding hazards costs: per launch as a stream goes on, and for whole lists and traces.
+//! The cost of finding hazards: per launch as a stream progresses, and for whole lists and traces.
 //!
 //! `cargo bench -p forebay-sync` prints and records nanoseconds per launch (best of several runs). The check of one launch must grow
 //! with the logarithm of the number of live ranges; lists and traces must cost about the same per launch at any length.
@@ -19,12 +19,12 @@ const TENSOR_BYTES: u64 = 1024;
 const LAUNCHES: u64 = 10_000;
 const HEAP_BYTES: u64 = 32 << 20;
 
-/// Tensors in one reservation with a gap behind each, so that no two become one range.
+/// Tensors in one reservation with a gap after each, so that no two merge into one range.
 fn tensor(index: u64) -> Region {
     Region::new(MemoryId(0), index * 2 * TENSOR_BYTES, TENSOR_BYTES)
 }
 
-/// A permutation of the numbers below a power of two or ten, so that neighbours do not come one after the other.
+/// A permutation of the numbers below a power of two or ten, so that neighbours are not consecutive.
 fn scattered(index: u64, count: u64) -> u64 {
     index * 7919 % count
 }
@@ -40,7 +40,7 @@ fn nanoseconds(items: u64, mut run: impl FnMut() -> Result<(), Box<dyn Error>>) 
     Ok(best)
 }
 
-/// Maps heaps one after the other under all tensors.
+/// Maps consecutive heaps under all tensors.
 fn prologue(tensors: u64) -> Vec<Command> {
     let heaps = (tensors * 2 * TENSOR_BYTES).div_ceil(HEAP_BYTES);
     let map = |heap: u64| Command::Map {
@@ -51,14 +51,14 @@ fn prologue(tensors: u64) -> Vec<Command> {
     (0..heaps).map(map).collect()
 }
 
-/// The check of one launch with two reads and a write next to `ranges` live ranges, without and with a hazard.
+/// Measures the check of one launch with two reads and a write next to `ranges` live ranges, without and with a hazard.
 fn tracker(table: &mut Table, ranges: u64) -> Result<(), Box<dyn Error>> {
     let mut stream = Tracker::new(TileMap::from_prologue(&prologue(ranges))?);
     for index in 0..ranges / 2 {
         stream.submit(&[tensor(2 * index)], &[])?;
         stream.submit(&[], &[tensor(2 * index + 1)])?;
     }
-    // Reading again what was read changes nothing, so the number of live ranges stays.
+    // Reading the same tensors again changes nothing, so the number of live ranges stays the same.
     let launches = 100_000;
     let free = nanoseconds(launches, || {
         for index in 0..launches {
@@ -68,7 +68,7 @@ fn tracker(table: &mut Table, ranges: u64) -> Result<(), Box<dyn Error>> {
         }
         Ok(())
     })?;
-    // A barrier forgets everything, so a run of `ranges` launches between two barriers is what it costs on average.
+    // A barrier discards everything, so a run of `ranges` launches between two barriers gives its average cost.
     let between = (launches / ranges).max(1) * ranges;
     let epoch = nanoseconds(between, || {
         for index in 0..between {
@@ -84,7 +84,7 @@ fn tracker(table: &mut Table, ranges: u64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Launches on three streams, each reading two tensors and writing one.
+/// Launches on three streams, each of which reads two tensors and writes one.
 fn launches(count: u64, tensors: u64) -> Result<Vec<Command>, Box<dyn Error>> {
     let desc = TensorDesc::packed(DataType::UInt8, &[TENSOR_BYTES])?;
     let bind = |index: u64| Binding { region: tensor(index % tensors), desc: desc.clone() };
@@ -98,7 +98,7 @@ fn launches(count: u64, tensors: u64) -> Result<Vec<Command>, Box<dyn Error>> {
     Ok((0..count).map(launch).collect())
 }
 
-/// The whole list: barriers put in, then checked as two steps.
+/// Measures the whole list: inserting barriers, then checking it as two steps.
 fn lists(table: &mut Table, tensors: u64) -> Result<(), Box<dyn Error>> {
     let (prologue, work) = (prologue(tensors), launches(LAUNCHES, tensors)?);
     for boundary in [StepBoundary::HostJoin, StepBoundary::Streams] {
@@ -119,7 +119,7 @@ fn lists(table: &mut Table, tensors: u64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A trace of eager work: what the inserter put in, and a host that reads and writes now and then.
+/// Measures a trace of eager work: the inserter's list, and a host that reads and writes now and then.
 fn traces(table: &mut Table, count: u64, tensors: u64) -> Result<(), Box<dyn Error>> {
     let prologue = prologue(tensors);
     let list = insert_barriers(&prologue, launches(count, tensors)?, StepBoundary::HostJoin)?;

@@ -1,4 +1,4 @@
-//! What the inserter and the checker promise, on random programs, against slow models.
+//! The promises of the inserter and the checker, on random programs, compared with slow models.
 
 mod common;
 
@@ -67,7 +67,7 @@ fn three_steps_in_a_row_are_free_of_races_too() {
     }
 }
 
-/// The fewest barriers of one stream: every choice of places is tried, fewest first.
+/// Returns the smallest number of barriers for one stream by trying every choice of places, fewest first.
 fn fewest_barriers(list: &[Command]) -> u32 {
     let gaps = list.len() - 1;
     let pairs: Vec<u32> = (0..list.len())
@@ -105,7 +105,7 @@ fn given_its_waits_each_stream_gets_the_fewest_barriers() {
         for stream in [StreamId(0), StreamId(3)] {
             let own = |command: &Command| matches!(command, Command::Barrier { stream: s } if *s == stream);
             let used = result.commands.iter().filter(|command| own(command)).count() as u32;
-            // Barriers of one stream order nothing in another, so the other may have them everywhere.
+            // Barriers in one stream order nothing in another, so the other can have them everywhere.
             let with = |places: u32| -> Vec<Command> {
                 let mut seen = 0;
                 bare.iter()

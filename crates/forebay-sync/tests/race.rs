@@ -1,4 +1,4 @@
-//! Single cases of the checker: each hazard, each edge, each thing that is wrong with one command.
+//! Individual cases of the checker: each hazard, each edge, and each way in which a single command can be wrong.
 
 mod common;
 
@@ -72,7 +72,7 @@ fn a_wait_orders_across_streams_and_transitively() {
     // A wait does not order later commands after earlier ones of its own stream.
     let own = [copy(1, 0, 1), copy(0, 3, 4), record(0, 0, 1), wait(1, 0, 1), copy(1, 1, 2)];
     assert_eq!(hazards(&own), [Hazard::ReadAfterWrite]);
-    // A record and a wait in one stream are a split barrier: what stands between is not ordered.
+    // A record and a wait in one stream are a split barrier: the commands between them are not ordered.
     let split = [copy(0, 0, 1), record(0, 0, 1), copy(0, 5, 6), wait(0, 0, 1), copy(0, 1, 2), copy(0, 6, 7)];
     assert_eq!(hazards(&split), [Hazard::ReadAfterWrite]);
 }

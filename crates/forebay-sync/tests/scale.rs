@@ -1,5 +1,5 @@
-//! A list as large as a big plan's (three streams, five regions a launch, thousands of tensors in one arena), and a trace
-//! as long as an hour of eager work.
+//! A list as large as a big plan's (three streams, five regions per launch, thousands of tensors in one arena), and a trace as long as an
+//! hour of eager work.
 
 mod common;
 
@@ -21,7 +21,8 @@ fn five_thousand_commands_are_synchronised_and_checked() {
         })
         .collect();
     let mut random = Random::new(7);
-    // Disjoint slots of up to 1 MiB, so that a command never overlaps itself; a command takes every fifth from its own.
+    // Disjoint slots of up to 1 MiB, so that a command never overlaps itself: each of its regions is in one of every fifth slot, with a
+    // different first slot.
     let slot = |index: u64, random: &mut Random| {
         Region::new(MemoryId(0), index * (1 << 20) + random.below(64) * 256, (1 << 19) + random.below(1 << 10) * 256)
     };
@@ -44,7 +45,7 @@ fn five_thousand_commands_are_synchronised_and_checked() {
 
 #[test]
 fn a_hundred_thousand_entries_of_ever_new_ranges_are_checked() {
-    // Ranges begin and end anywhere, so the trace has as many ends as entries; only those still alive may cost anything.
+    // Ranges begin and end anywhere, so the trace has as many ends as entries; only live ranges may cost anything.
     let mut random = Random::new(9);
     let mut range = |memory: u32| Region::new(MemoryId(memory), random.below(1 << 22) * 256, 1 + random.below(1 << 19));
     let mut trace = Vec::new();

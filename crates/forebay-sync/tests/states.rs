@@ -1,4 +1,4 @@
-//! Resource states on random sequences, against a model that looks everything up in the past.
+//! Resource states on random sequences, compared with a model that looks everything up in the past.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn transition(random: &mut Random) -> Step {
     Step::Transition(Transition { resource: resource(random), before, after })
 }
 
-/// The index of the first step that the checker refuses.
+/// Returns the index of the first step that the checker refuses.
 fn refused(steps: &[Step]) -> Option<usize> {
     let mut states = ResourceStates::default();
     steps.iter().position(|step| match step {
@@ -53,7 +53,7 @@ fn refused(steps: &[Step]) -> Option<usize> {
     })
 }
 
-/// The state of a resource before a step, from the last thing that happened to it in the submission.
+/// Returns the state of a resource before a step, from the last thing that happened to it in the submission.
 fn model_state(past: &[Step], resource: Resource) -> ResourceState {
     for step in past.iter().rev() {
         match step {
@@ -133,7 +133,7 @@ fn computed_transitions_pass_and_none_of_them_can_be_missing_or_different() {
             assert!(refused(&missing).is_some(), "seed {seed}: {right} is redundant");
             let mut altered: Vec<Transition> = Vec::new();
             altered.extend(STATES.map(|before| Transition { before, ..right }));
-            // COMMON would do as well: the command promotes from there. It is no cheaper, so it is not computed.
+            // COMMON would work as well, since the command promotes from there. It is no cheaper, so it is not computed.
             altered.extend(STATES[1..].iter().map(|&after| Transition { after, ..right }));
             altered.extend(
                 (0..RESOURCES as u32)

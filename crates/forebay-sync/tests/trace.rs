@@ -1,4 +1,4 @@
-//! Traces of eager work: each rule about the host, mapping that changes, and a slow model of all of them at once.
+//! Traces of eager work: each rule about the host, changing mappings, and a slow model of all rules at once.
 
 mod common;
 
@@ -57,7 +57,7 @@ fn violations(trace: &[TraceEntry]) -> Vec<Violation> {
     check_trace(trace).err().unwrap_or_default()
 }
 
-/// Index pairs and hazards; anything but races fails the test.
+/// Returns index pairs and hazards; anything but races fails the test.
 fn races(trace: &[TraceEntry]) -> Vec<(usize, usize, Hazard)> {
     let race = |violation: Violation| match violation {
         Violation::Race(race) => (race.first, race.second, race.hazard),
@@ -82,7 +82,7 @@ fn the_host_waits_before_it_touches_what_a_stream_uses() {
 fn the_host_knows_what_a_record_covers_and_no_more() {
     let trace = [copy(0, 0, 1), record(0, 0, 1), copy(0, 2, 3), host_wait(0, 1), read(1), read(3)];
     assert_eq!(races(&trace), [(2, 5, Hazard::ReadAfterWrite)]);
-    // What the recording stream had waited for is complete, too.
+    // Work that the recording stream had waited for is complete, too.
     let through = [copy(0, 0, 1), record(0, 0, 1), wait(1, 0, 1), record(1, 1, 1), host_wait(1, 1), read(1)];
     assert_eq!(races(&through), []);
     let synchronized = [copy(0, 0, 1), record(0, 0, 1), wait(1, 0, 1), copy(1, 4, 5), synchronize(1), read(1)];
@@ -95,14 +95,14 @@ fn commands_come_after_what_the_host_did_and_knew() {
     assert_eq!(races(&[read(1), copy(0, 0, 1)]), []);
     assert_eq!(races(&[copy(0, 0, 1), synchronize(0), copy(1, 1, 2)]), [], "no edge but through the host");
     assert_eq!(races(&[copy(0, 0, 1), synchronize(0), copy(0, 1, 2)]), [], "no barrier needed either");
-    // What was submitted before the host knew gains nothing from it.
+    // Work submitted before the host knew does not benefit from it.
     let early = [copy(0, 0, 1), copy(1, 1, 2), synchronize(0), copy(1, 1, 3)];
     assert_eq!(races(&early), [(0, 1, Hazard::ReadAfterWrite)]);
 }
 
 #[test]
 fn order_is_transitive_through_streams() {
-    // A block of s1 is used on s0 and comes back by way of s2.
+    // A block of s1 is used on s0 and returns through s2.
     let edges = [copy(0, 0, 1), record(0, 0, 1), wait(2, 0, 1), record(2, 1, 1), wait(1, 1, 1)];
     let mut trace = edges.to_vec();
     trace.push(copy(1, 2, 1));
@@ -129,7 +129,7 @@ fn a_block_freed_and_used_again_on_another_stream_needs_an_edge() {
 #[test]
 fn mapping_changes_as_the_trace_goes_on() {
     assert_eq!(races(&[map(0, 0), map(1, 16), copy(0, 0, 1), synchronize(0), unmap(1), map(1, 32)]), []);
-    // The tile goes to another address; no one ordered the two uses.
+    // The tile moves to another address, and nothing orders the two uses.
     let moved = [map(0, 0), map(1, 16), map(2, 32), copy(0, 0, 1), map(3, 16), copy(1, 2, 3)];
     assert_eq!(races(&moved), [(3, 5, Hazard::WriteAfterWrite)]);
     // The address gets another tile, so nothing is shared.
@@ -172,7 +172,7 @@ fn generations_grow_over_the_whole_trace_and_may_begin_anywhere() {
     assert!(matches!(violations(&[record(0, 0, 0)])[..], [Violation::Generation { .. }]));
     let again = [record(0, 0, 2), synchronize(0), record(0, 0, 2)];
     assert!(matches!(violations(&again)[..], [Violation::Generation { previous: 2, .. }]));
-    // The host may order an event's records on two streams.
+    // The host can order an event's records on two streams.
     assert_eq!(violations(&[record(0, 0, 1), synchronize(0), record(1, 0, 2)]), []);
     assert!(matches!(violations(&[record(0, 0, 1), record(1, 0, 2)])[..], [Violation::UnorderedRecords { .. }]));
 }
@@ -221,7 +221,7 @@ impl Program {
         self.entries.push(entry);
     }
 
-    /// A random trace of commands that use mapped bytes only. The host of a calm one waits often.
+    /// Generates a random trace of commands that use only mapped bytes. In a calm one, the host waits often.
     fn random(random: &mut Random, length: usize, calm: bool) -> Program {
         let mut program = Program::default();
         let mut tiles = [None; TILES];
@@ -272,7 +272,7 @@ impl Program {
         program
     }
 
-    /// By entry, whether each earlier one is complete before it starts (fires, for a record): the closure of the contract.
+    /// Returns, for each entry, whether each earlier one is complete before it starts (fires, for a record): the closure of the contract.
     fn before(&self) -> Vec<Vec<bool>> {
         let mut before: Vec<Vec<bool>> = Vec::new();
         for index in 0..self.entries.len() {
@@ -293,14 +293,14 @@ impl Program {
         }
     }
 
-    /// Whether one rule says that `other` is complete before `index`.
+    /// Returns whether a single rule implies that `other` is complete before `index`.
     fn follows(&self, index: usize, other: usize) -> bool {
         let (now, past) = (&self.entries[index], &self.entries[other]);
         let records = |wanted: EventId, number: u64| {
             matches!(past, TraceEntry::Command(Command::Record { event, generation, .. })
                 if (*event, *generation) == (wanted, number))
         };
-        // Everything that the host did itself is over; what it waited for follows through the wait.
+        // The host's own actions are already over; what it waited for follows through the wait.
         let Some(own) = self.stream(other) else { return true };
         match now {
             TraceEntry::Host(HostAction::WaitEvent { event, generation }) => records(*event, *generation),
@@ -317,7 +317,7 @@ impl Program {
         }
     }
 
-    /// The bytes of a pair's hazard.
+    /// Returns the bytes of a pair's hazard.
     fn shared(&self, first: usize, second: usize, hazard: Hazard) -> Vec<u64> {
         let (some, others) = match hazard {
             Hazard::ReadAfterWrite => (&self.writes[first], &self.reads[second]),
@@ -328,7 +328,7 @@ impl Program {
     }
 }
 
-/// A random region all of whose bytes are mapped.
+/// Returns a random region that is fully mapped.
 fn mapped(random: &mut Random, tiles: &[Option<u64>; TILES]) -> Region {
     for _ in 0..4 {
         let start = random.below(TILES as u64 * TILE_BYTES);

@@ -1,11 +1,11 @@
-//! What the tests of several crates share. A development dependency only, and one that depends on nothing, so that no test waits for
-//! it to compile.
+//! Helpers that the tests of several crates share. A development dependency only. It depends on nothing, so that no test waits for it to
+//! compile.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`random`] | random numbers that are the same in every run |
 //! | [`onnx`] | small ONNX models, written field by field |
-//! | [`parts`] | what a test says where the machine lacks a part that it needs |
+//! | [`parts`] | what a test says if the machine lacks a part that it needs |
 //!
 //! ```
 //! use forebay_testing::Random;

@@ -5,18 +5,18 @@ pub mod protobuf;
 
 use protobuf::{message, number};
 
-/// ONNX's number of the element type float32.
+/// ONNX's number for the element type float32.
 pub const FLOAT: i64 = 1;
-/// ONNX's number of the element type float16.
+/// ONNX's number for the element type float16.
 pub const FLOAT16: i64 = 10;
-/// ONNX's number of the element type bfloat16.
+/// ONNX's number for the element type bfloat16.
 pub const BFLOAT16: i64 = 16;
 
 fn text(field: u64, content: &str) -> Vec<u8> {
     message(field, content.as_bytes())
 }
 
-/// A node with one output. An attribute is a number, or a list of them where it says so.
+/// Returns a node with one output. An attribute is a number, or a list of numbers if its flag is set.
 pub fn node(operator: &str, inputs: &[&str], output: &str, attributes: &[(&str, &[i64], bool)]) -> Vec<u8> {
     let mut fields: Vec<Vec<u8>> = inputs.iter().map(|input| text(1, input)).collect();
     fields.push(text(2, output));
@@ -29,12 +29,12 @@ pub fn node(operator: &str, inputs: &[&str], output: &str, attributes: &[(&str, 
     fields.concat()
 }
 
-/// A node with one more attribute, of text.
+/// Returns a node with an additional string attribute.
 pub fn with_text(node: Vec<u8>, name: &str, value: &str) -> Vec<u8> {
     [node, message(5, &[text(1, name), text(4, value), number(20, 3)].concat())].concat()
 }
 
-/// An initializer of float32.
+/// Returns a float32 initializer.
 pub fn floats(name: &str, shape: &[usize], values: &[f64]) -> Vec<u8> {
     let mut fields: Vec<Vec<u8>> = shape.iter().map(|&size| number(1, size as i64)).collect();
     let content: Vec<u8> = values.iter().flat_map(|&value| (value as f32).to_le_bytes()).collect();
@@ -42,7 +42,7 @@ pub fn floats(name: &str, shape: &[usize], values: &[f64]) -> Vec<u8> {
     fields.concat()
 }
 
-/// An initializer of float32 whose contents begin at this byte of a file next to the model.
+/// Returns a float32 initializer whose contents begin at this byte of a file next to the model.
 pub fn external(name: &str, shape: &[usize], file: &str, offset_bytes: u64) -> Vec<u8> {
     let mut fields: Vec<Vec<u8>> = shape.iter().map(|&size| number(1, size as i64)).collect();
     fields.extend([number(2, FLOAT), text(8, name)]);
@@ -53,14 +53,14 @@ pub fn external(name: &str, shape: &[usize], file: &str, offset_bytes: u64) -> V
     fields.concat()
 }
 
-/// A model's input or output of float32.
+/// Returns a float32 input or output of a model.
 fn value_info((name, shape): (&str, &[usize])) -> Vec<u8> {
     let sizes: Vec<u8> = shape.iter().flat_map(|&size| message(1, &number(1, size as i64))).collect();
     let tensor = [number(1, FLOAT), message(2, &sizes)].concat();
     [text(1, name), message(2, &message(1, &tensor))].concat()
 }
 
-/// A model of opset 17 with one input and one output.
+/// Returns a model of opset 17 with one input and one output.
 pub fn model(
     nodes: &[Vec<u8>],
     initializers: &[Vec<u8>],
@@ -70,7 +70,7 @@ pub fn model(
     model_of(17, nodes, initializers, input, output)
 }
 
-/// A model of an opset with one input and one output.
+/// Returns a model of this opset with one input and one output.
 pub fn model_of(
     opset: i64,
     nodes: &[Vec<u8>],

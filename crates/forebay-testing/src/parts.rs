@@ -1,9 +1,9 @@
-//! What tests say where the machine lacks a part that they need, such as a Vulkan driver.
+//! What tests say if the machine lacks a part that they need, such as a Vulkan driver.
 
-/// Says that a test is skipped, because this part is missing.
+/// Prints that a test is skipped because this part is missing.
 ///
 /// # Panics
-/// Where `FOREBAY_REQUIRE` names the part.
+/// If `FOREBAY_REQUIRE` names the part.
 pub fn skipped(part: &str, reason: impl std::fmt::Display) {
     let required = std::env::var("FOREBAY_REQUIRE").unwrap_or_default();
     assert!(

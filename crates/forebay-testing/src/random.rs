@@ -5,12 +5,12 @@
 pub struct Random(u64);
 
 impl Random {
-    /// A generator. Equal seeds give equal numbers; neighbouring seeds give numbers that have nothing to do with each other.
+    /// Creates a generator. Equal seeds give equal numbers; neighbouring seeds give unrelated numbers.
     pub fn new(seed: u64) -> Random {
         Random(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn word(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -18,62 +18,62 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     ///
     /// # Panics
-    /// Where the limit is 0.
+    /// If the limit is 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         (self.word() >> 16) % limit
     }
 
-    /// An index into something of this length.
+    /// Returns an index into something of this length.
     ///
     /// # Panics
-    /// Where the length is 0.
+    /// If the length is 0.
     pub fn index(&mut self, length: usize) -> usize {
         self.below(length as u64) as usize
     }
 
-    /// A number from `first` to `last`, both included.
+    /// Returns a number from `first` to `last`, inclusive.
     ///
     /// # Panics
-    /// Where the last is less than the first.
+    /// If `last` is less than `first`.
     pub fn between(&mut self, first: usize, last: usize) -> usize {
         first + self.index(last - first + 1)
     }
 
-    /// True once in `times`, on average.
+    /// Returns true once in `times` calls, on average.
     ///
     /// # Panics
-    /// Where `times` is 0.
+    /// If `times` is 0.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// True `percent` times in a hundred, on average.
+    /// Returns true `percent` times in a hundred, on average.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of these; none of none.
+    /// Returns one of the items; `None` if there are none.
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> Option<T> {
         (!items.is_empty()).then(|| items[self.index(items.len())])
     }
 
-    /// A single-precision number in -1..1.
+    /// Returns a single-precision number in -1..1.
     pub fn float(&mut self) -> f32 {
         (self.word() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 
-    /// Single-precision numbers in -2..2.
+    /// Returns single-precision numbers in -2..2.
     pub fn values(&mut self, count: usize) -> Vec<f64> {
         (0..count).map(|_| f64::from(2.0 * self.float())).collect()
     }
 
-    /// Sizes of a tensor of one to `dimensions` dimensions with one to `limit` elements each.
+    /// Returns the sizes of a tensor of one to `dimensions` dimensions with one to `limit` elements each.
     ///
     /// # Panics
-    /// Where either is 0.
+    /// If either is 0.
     pub fn sizes(&mut self, dimensions: u64, limit: u64) -> Vec<u64> {
         (0..1 + self.below(dimensions)).map(|_| 1 + self.below(limit)).collect()
     }

@@ -1,8 +1,8 @@
 //! Speed of matrix products and convolutions on a Vulkan device.
 //!
-//! `cargo bench -p forebay-vulkan --bench kernels [-- DEVICE]` prints a line of JSON for each: type, sizes, the median time of a launch
-//! by the device's own clock, and GFLOP/s. `benches/gpu_peer.py` reads these lines and measures PyTorch with the same
-//! sizes. The same figures are recorded.
+//! `cargo bench -p forebay-vulkan --bench kernels [-- DEVICE]` prints a line of JSON for each kernel: type, sizes, the median time of a
+//! launch by the device's own clock, and GFLOP/s. `benches/gpu_peer.py` reads these lines and measures PyTorch with the same sizes. The
+//! same figures are recorded.
 
 use std::error::Error;
 
@@ -12,10 +12,10 @@ use forebay_bench_record::{Column, Record, Table};
 use forebay_device::Device;
 use forebay_vulkan::{VulkanDevice, VulkanOptions, adapters};
 
-/// Launches of each kernel that are measured, after one that is not: on a GPU, and on a CPU that stands for one.
+/// The number of measured launches of each kernel, after one that is not measured: on a GPU, and on a CPU that acts as one.
 const RUNS: [usize; 2] = [9, 3];
 
-/// Products m x k x n: on a GPU, and on a CPU that stands for one.
+/// Products m x k x n: on a GPU, and on a CPU that acts as one.
 const PRODUCTS: [&[[u64; 3]]; 2] = [
     &[[4096, 4096, 4096], [8192, 8192, 8192], [2048, 768, 3072], [64, 4096, 4096]],
     &[[512, 512, 512], [256, 768, 3072], [64, 1024, 1024]],
@@ -132,7 +132,7 @@ fn products(table: &mut Table, machine: &Machine, data_type: DataType, all: &[[u
     Ok(())
 }
 
-/// Prints a line, and adds the row that says the same.
+/// Prints a line and adds the corresponding row.
 fn print(table: &mut Table, kernel: &str, data_type: DataType, sizes: &str, seconds: f64, flops: f64) {
     let (milliseconds, gflops) = (seconds * 1e3, flops / seconds / 1e9);
     println!(r#"{{"kernel":"{kernel}","type":"{data_type}",{sizes},"ms":{milliseconds:.4},"gflops":{gflops:.1}}}"#);

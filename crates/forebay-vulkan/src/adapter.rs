@@ -1,4 +1,4 @@
-//! The Vulkan devices of a machine: which there are, and which can be used.
+//! The Vulkan devices of a machine, and which of them can be used.
 
 use std::ffi::CStr;
 
@@ -11,32 +11,32 @@ use crate::system::{System, entry};
 /// A Vulkan device of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adapter {
-    /// Its number, as in `vulkan:NUMBER`.
+    /// The device's number, as in `vulkan:NUMBER`.
     pub index: usize,
-    /// Its name.
+    /// The device's name.
     pub name: String,
     /// The driver's name and version.
     pub driver: String,
     /// `discrete GPU`, `integrated GPU`, `virtual GPU`, `CPU` or `other`.
     pub kind: &'static str,
-    /// Bytes of its largest memory that is its own.
+    /// The size in bytes of the largest memory that is local to the device.
     pub memory_bytes: u64,
     /// Whether heaps can be mapped tile by tile (sparse buffers with residency and aliasing).
     pub tiled: bool,
-    /// What it lacks to be used here; none where it can be used.
+    /// What the device lacks to be used here; `None` if it can be used.
     pub lacks: Option<String>,
 }
 
-/// The Vulkan devices of this machine.
+/// Returns the Vulkan devices of this machine.
 ///
 /// # Errors
-/// [`DeviceError::Setting`] where there is no Vulkan loader or no driver.
+/// [`DeviceError::Setting`] if there is no Vulkan loader or no driver.
 pub fn adapters() -> Result<Vec<Adapter>, DeviceError> {
     let system = System::new(entry()?, false)?;
     Ok(physical(&system)?.into_iter().map(|(_, adapter)| adapter).collect())
 }
 
-/// The physical devices with their descriptions.
+/// Returns the physical devices with their descriptions.
 pub(crate) fn physical(system: &System) -> Result<Vec<(vk::PhysicalDevice, Adapter)>, DeviceError> {
     // SAFETY: the instance lives.
     let devices = unsafe { system.instance.enumerate_physical_devices() };
@@ -44,10 +44,11 @@ pub(crate) fn physical(system: &System) -> Result<Vec<(vk::PhysicalDevice, Adapt
     Ok(devices.into_iter().enumerate().map(|(index, device)| (device, describe(system, index, device))).collect())
 }
 
-/// The device that is asked for: none for the first that can be used (GPUs before CPUs), else its number or a part of its name.
+/// Returns the device that is asked for by its number or a part of its name; with `None`, the first one that can be used (GPUs before
+/// CPUs).
 ///
 /// # Errors
-/// [`DeviceError::Setting`] with the devices that there are.
+/// [`DeviceError::Setting`], with a list of the available devices.
 pub(crate) fn choose(system: &System, asked: Option<&str>) -> Result<(vk::PhysicalDevice, Adapter), DeviceError> {
     let all = physical(system)?;
     let refused = |reason: String| DeviceError::Setting { reason };
@@ -78,7 +79,7 @@ pub(crate) fn choose(system: &System, asked: Option<&str>) -> Result<(vk::Physic
     }
 }
 
-/// Which devices are chosen first.
+/// Returns a device's rank in the order in which devices are chosen.
 fn rank(kind: &str) -> usize {
     ["discrete GPU", "integrated GPU", "virtual GPU", "CPU"].iter().position(|&known| known == kind).unwrap_or(4)
 }
@@ -116,7 +117,7 @@ fn describe(system: &System, index: usize, device: vk::PhysicalDevice) -> Adapte
     }
 }
 
-/// Whether buffers can be sparse, partly resident, and share memory, on some queue.
+/// Returns whether buffers can be sparse, partly resident, and share memory, on some queue.
 fn tiled(system: &System, device: vk::PhysicalDevice) -> bool {
     // SAFETY: as in `describe`.
     let (features, families) = unsafe {
@@ -130,7 +131,7 @@ fn tiled(system: &System, device: vk::PhysicalDevice) -> bool {
         && families.iter().any(|family| family.queue_flags.contains(vk::QueueFlags::SPARSE_BINDING))
 }
 
-/// What a device's limits lack of what shaders need.
+/// Returns which requirement of the shaders a device's limits do not meet, if any.
 fn lacks_size(limits: &vk::PhysicalDeviceLimits) -> Option<String> {
     let invocations = limits.max_compute_work_group_invocations.min(limits.max_compute_work_group_size[0]);
     let bindings = limits.max_per_stage_descriptor_storage_buffers.min(limits.max_descriptor_set_storage_buffers);
@@ -142,7 +143,7 @@ fn lacks_size(limits: &vk::PhysicalDeviceLimits) -> Option<String> {
     lacking.map(|(has, needs, what)| format!("{needs} {what} (it has {has})"))
 }
 
-/// What a device lacks of what every device here needs.
+/// Returns which requirement for use here a device does not meet, if any.
 fn lacks(system: &System, device: vk::PhysicalDevice, api_version: u32) -> Option<String> {
     if api_version < vk::API_VERSION_1_3 {
         let (major, minor) = (vk::api_version_major(api_version), vk::api_version_minor(api_version));

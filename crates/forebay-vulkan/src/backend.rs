@@ -1,4 +1,4 @@
-//! Vulkan's devices for the registry.
+//! The Vulkan devices, for the registry.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use forebay_gpu_kernels::Cooperative;
 use crate::adapter::{Adapter, adapters};
 use crate::device::{VulkanDevice, VulkanOptions};
 
-/// `vulkan`: the first GPU; `vulkan:` and a number or a part of a name.
+/// The backend `vulkan` (the first GPU), or `vulkan:` followed by a number or a part of a name.
 pub struct VulkanBackend;
 
 impl Backend for VulkanBackend {
@@ -47,7 +47,7 @@ fn open(choice: Option<&str>, options: &OpenOptions) -> Result<VulkanDevice, Dev
     VulkanDevice::open(&settings)
 }
 
-/// An adapter, and what it can do when it is opened.
+/// Describes an adapter, and what it can do when opened.
 fn describe(adapter: Adapter) -> DeviceDescription {
     let index = adapter.index.to_string();
     let name = format!("vulkan:{index}");
@@ -63,12 +63,12 @@ fn describe(adapter: Adapter) -> DeviceDescription {
     DeviceDescription::new(name, description, opened.map(|device| device.limits().clone()), matrix_types)
 }
 
-/// What is said of Vulkan where there is none.
+/// Returns the description of Vulkan if it is not available.
 fn none(reason: &str) -> DeviceDescription {
     DeviceDescription::new("vulkan", "GPUs of every vendor", Err(reason.to_string()), Vec::new())
 }
 
-/// Of which types subgroups multiply matrices together.
+/// Returns the types of which there are cooperative matrices.
 fn matrix_types(offered: Option<Cooperative>) -> Vec<DataType> {
     let Some(Cooperative { float16, bfloat16 }) = offered else { return Vec::new() };
     let types = [(float16, DataType::Float16), (bfloat16, DataType::BFloat16)];

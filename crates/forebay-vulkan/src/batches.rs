@@ -1,5 +1,5 @@
-//! A list of commands into batches: recorded first, so that a list that cannot run leaves nothing behind, and then handed to
-//! their streams.
+//! Turns a list of commands into batches, which are first recorded, so that a list that cannot run leaves nothing behind, and then handed
+//! to their streams.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::record::Recorder;
 use crate::state::{Counts, State};
 use crate::stream::{Batch, HostWork, Item, Job, Mark, Point, Work};
 
-/// Bytes of a copy between device memory and a spill file that pass through host memory at once.
+/// The maximum number of bytes of a copy between device memory and a spill file that pass through host memory at once.
 const BOUNCE_BYTES: u64 = 4 << 20;
 
 /// A batch that is being recorded.
@@ -28,17 +28,17 @@ struct Open {
     waits: Vec<Point>,
     marks: Vec<Mark>,
     stamps: u32,
-    /// Whether a copy wrote a host block, or, on a unified device, whether anything touched bytes.
+    /// Whether a copy wrote to a host block or, on a unified device, whether anything accessed bytes.
     shows_host: bool,
     keep: Option<Arc<OwnBlock>>,
 }
 
-/// A stream of the list.
+/// A stream used by the list.
 struct Part {
     id: StreamId,
     queue: Queue,
     role: Role,
-    /// Commands that touch bytes: as many marks a batch may have.
+    /// The number of commands that access bytes, and thus the maximum number of marks of a batch.
     works: u32,
     open: Option<Open>,
     /// What the next batch waits for.
@@ -47,10 +47,10 @@ struct Part {
     last: u64,
 }
 
-/// Records a list and hands it to its streams; jobs for threads of the host are returned.
+/// Records a list and hands it to its streams; returns jobs for the host's threads.
 ///
 /// # Errors
-/// What cannot run, and what Vulkan refuses; then nothing of the list will run.
+/// If a command cannot run, or if Vulkan returns an error; then nothing in the list runs.
 pub(crate) fn submit(gpu: &Arc<Gpu>, state: &mut State, commands: &[Command]) -> Result<Vec<Job>, DeviceError> {
     let mut list = List { gpu, parts: parts(gpu, state, commands)?, recorded: Vec::new(), counts: state.counts };
     let recorded = commands.iter().try_for_each(|command| list.add(state, command));
@@ -79,7 +79,7 @@ pub(crate) fn submit(gpu: &Arc<Gpu>, state: &mut State, commands: &[Command]) ->
     state.pump().inspect_err(|error| state.fail(error.clone()))
 }
 
-/// The streams of a list. A stream moves to a queue that computes with its first launch, behind what it did before.
+/// Returns the streams of a list. With its first launch, a stream moves to a compute queue, after what it did before.
 fn parts(gpu: &Gpu, state: &mut State, commands: &[Command]) -> Result<BTreeMap<StreamId, Part>, DeviceError> {
     let mut parts = BTreeMap::new();
     for command in commands {
@@ -178,7 +178,7 @@ impl List<'_> {
         Ok((Recorder { gpu, memories, pipelines, counters }, part))
     }
 
-    /// Begins a batch where there is none; everything but a wait or a record needs one.
+    /// Begins a batch if there is none; everything but a wait or a record needs one.
     fn open(&mut self, state: &mut State, id: StreamId) -> Result<&mut Open, DeviceError> {
         let tracing = state.tracing;
         let part = self.part(id)?;
@@ -192,7 +192,7 @@ impl List<'_> {
         part.open.as_mut().ok_or_else(|| DeviceError::Lost { reason: "no batch".to_string() })
     }
 
-    /// Records a command that touches bytes, between time stamps where a trace is kept.
+    /// Records a command that accesses bytes, between time stamps if a trace is kept.
     fn mark(
         &mut self,
         state: &mut State,
@@ -221,7 +221,7 @@ impl List<'_> {
         Ok(())
     }
 
-    /// Ends a stream's batch, with a record at its end. A record that nothing stands before belongs to the batch before.
+    /// Ends a stream's batch, with a record at its end. A record with nothing before it in its batch belongs to the previous batch.
     fn close(&mut self, state: &mut State, id: StreamId, record: Option<(EventId, u64)>) -> Result<(), DeviceError> {
         if record.is_some() && self.part(id)?.open.is_none() {
             let part = self.part(id)?;
@@ -261,7 +261,7 @@ impl List<'_> {
     fn close_all(&mut self, state: &mut State) -> Result<(), DeviceError> {
         let ids: Vec<StreamId> = self.parts.keys().copied().collect();
         for id in ids {
-            // A wait at the end of a list holds for what comes with the next: an empty batch waits.
+            // A wait at the end of a list applies to what comes with the next list, so an empty batch waits.
             if !self.part(id)?.waits.is_empty() {
                 self.open(state, id)?;
             }
@@ -283,7 +283,7 @@ impl List<'_> {
         if let Some(address) = state.memories.host_address(in_memory) {
             return self.transfer(state, id, Transfer { way, offset_bytes, address, bytes, _keep: None });
         }
-        // Device memory goes through host memory, part by part.
+        // Bytes of device memory go through host memory, part by part.
         let place = state.memories.place(in_memory)?;
         let block = OwnBlock::new(self.gpu, bytes.min(BOUNCE_BYTES), vk::MemoryPropertyFlags::HOST_CACHED)?;
         let block = Arc::new(block);
@@ -301,7 +301,7 @@ impl List<'_> {
             } else {
                 self.transfer(state, id, transfer)?;
                 self.copy_between(state, id, host, device, count, false)?;
-                // The next part's bytes come into the same host memory.
+                // The next part's bytes go into the same host memory.
                 self.open(state, id)?.keep = Some(block.clone());
                 self.close(state, id, None)?;
             }
@@ -327,12 +327,12 @@ impl List<'_> {
         Ok(())
     }
 
-    /// A copy that the thread for spill files does.
+    /// Adds a copy that the thread for spill files makes.
     fn transfer(&mut self, state: &mut State, id: StreamId, transfer: Transfer) -> Result<(), DeviceError> {
         self.on_host(state, id, HostWork::Transfer(transfer))
     }
 
-    /// What a thread of the host does, after all that the stream does before.
+    /// Adds work that a thread of the host does after everything earlier in the stream.
     fn on_host(&mut self, state: &mut State, id: StreamId, work: HostWork) -> Result<(), DeviceError> {
         self.close(state, id, None)?;
         let part = self.part(id)?;

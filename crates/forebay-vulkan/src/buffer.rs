@@ -1,4 +1,4 @@
-//! Buffers of the driver, the memory behind them, and where the host sees that.
+//! The driver's buffers, the memory behind them, and its addresses on the host.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use forebay_device::DeviceError;
 
 use crate::gpu::{Gpu, SPARSE, failed};
 
-/// Where the host sees memory.
+/// The address at which the host sees memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostAddress(pub *mut u8);
 
 impl HostAddress {
-    /// The address of a byte of the same block.
+    /// Returns the address of a byte in the same block.
     pub fn at(self, offset_bytes: u64) -> HostAddress {
         HostAddress(self.0.wrapping_add(offset_bytes as usize))
     }
@@ -27,32 +27,32 @@ pub(crate) fn out_of_memory(what: &'static str, requested_bytes: u64, reason: im
     DeviceError::OutOfMemory { what, requested_bytes, reason: reason.to_string() }
 }
 
-/// What a buffer asks of its memory.
+/// Returns what a buffer requires of its memory.
 pub(crate) fn requirements(gpu: &Gpu, buffer: vk::Buffer) -> vk::MemoryRequirements {
     // SAFETY: the buffer is the device's.
     unsafe { gpu.functions.get_buffer_memory_requirements(buffer) }
 }
 
-/// Ends a buffer without memory of its own.
+/// Destroys a buffer that has no memory of its own.
 pub(crate) fn destroy_buffer(gpu: &Gpu, buffer: vk::Buffer) {
     // SAFETY: the buffer is the device's, and nothing submitted uses it any more, as callers promise.
     unsafe { gpu.functions.destroy_buffer(buffer, None) };
 }
 
-/// Ends a buffer and its memory.
+/// Destroys a buffer and frees its memory.
 pub(crate) fn free(gpu: &Gpu, buffer: vk::Buffer, memory: vk::DeviceMemory) {
     destroy_buffer(gpu, buffer);
     // SAFETY: its only buffer is gone.
     unsafe { gpu.functions.free_memory(memory, None) };
 }
 
-/// Gives a buffer its memory.
+/// Binds a buffer to its memory.
 pub(crate) fn bind(gpu: &Gpu, buffer: vk::Buffer, memory: vk::DeviceMemory) -> Result<(), String> {
     // SAFETY: the memory was made for the buffer, which has none yet.
     unsafe { gpu.functions.bind_buffer_memory(buffer, memory, 0) }.map_err(|error| error.to_string())
 }
 
-/// Memory of an allowed kind that has all these properties.
+/// Allocates memory of an allowed type that has all these properties.
 pub(crate) fn allocate(
     gpu: &Gpu,
     size_bytes: u64,
@@ -60,7 +60,7 @@ pub(crate) fn allocate(
     wanted: vk::MemoryPropertyFlags,
 ) -> Result<vk::DeviceMemory, String> {
     let kind = gpu.memory_type(types, wanted).ok_or("it has no such memory")?;
-    // Every buffer may be reached by its address.
+    // Any buffer may be accessed through its address.
     let mut flags = vk::MemoryAllocateFlagsInfo::default().flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
     let info =
         vk::MemoryAllocateInfo::default().allocation_size(size_bytes).memory_type_index(kind).push_next(&mut flags);
@@ -68,11 +68,11 @@ pub(crate) fn allocate(
     unsafe { gpu.functions.allocate_memory(&info, None) }.map_err(|error| error.to_string())
 }
 
-/// What all buffers ask for whose memory is mapped tile by tile: the kinds of memory, and the unit of mapping in bytes. Where
-/// there are no such buffers, it is what others ask for.
+/// Returns what buffers whose memory is mapped tile by tile require: the types of memory, and the unit of mapping in bytes. If there are no
+/// such buffers, returns what other buffers require.
 ///
 /// # Errors
-/// What Vulkan refuses.
+/// If Vulkan returns an error.
 pub(crate) fn sparse_needs(gpu: &Gpu) -> Result<(u32, u64), DeviceError> {
     let flags = if gpu.adapter.tiled { SPARSE } else { vk::BufferCreateFlags::empty() };
     let buffer = gpu.buffer("a reservation", 1 << 20, flags)?;
@@ -81,18 +81,18 @@ pub(crate) fn sparse_needs(gpu: &Gpu) -> Result<(u32, u64), DeviceError> {
     Ok((requirements.memory_type_bits, requirements.alignment.next_power_of_two().max(4096)))
 }
 
-/// What device memory has that the host reads and writes in place.
+/// The properties of device memory that the host reads and writes in place.
 pub(crate) const UNIFIED: vk::MemoryPropertyFlags = vk::MemoryPropertyFlags::from_raw(
     vk::MemoryPropertyFlags::DEVICE_LOCAL.as_raw()
         | vk::MemoryPropertyFlags::HOST_VISIBLE.as_raw()
         | vk::MemoryPropertyFlags::HOST_COHERENT.as_raw(),
 );
 
-/// Whether the host reads and writes device memory in place: it is the host's own, and the driver shows it. `heap_types` are the kinds of
-/// memory that heaps may be of.
+/// Returns whether the host reads and writes device memory in place, because it is the host's own and the driver exposes it. `heap_types`
+/// are the types of memory that heaps can have.
 ///
 /// # Errors
-/// What Vulkan refuses.
+/// If Vulkan returns an error.
 pub(crate) fn is_unified(gpu: &Gpu, heap_types: u32) -> Result<bool, DeviceError> {
     if !["integrated GPU", "CPU"].contains(&gpu.adapter.kind) {
         return Ok(false);
@@ -103,14 +103,14 @@ pub(crate) fn is_unified(gpu: &Gpu, heap_types: u32) -> Result<bool, DeviceError
     Ok([heap_types, placed_types].iter().all(|&types| gpu.memory_type(types, UNIFIED).is_some()))
 }
 
-/// Where the host sees memory that it can see, for good.
+/// Maps host-visible memory permanently, and returns its address.
 pub(crate) fn map_memory(gpu: &Gpu, memory: vk::DeviceMemory) -> Result<HostAddress, String> {
-    // SAFETY: the memory is the host's to see, and mapped once; it stays mapped until it is freed.
+    // SAFETY: the memory is host-visible and is mapped once; it stays mapped until it is freed.
     let address = unsafe { gpu.functions.map_memory(memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) };
     address.map(|address| HostAddress(address.cast())).map_err(|error| error.to_string())
 }
 
-/// A buffer in memory that the host sees, with a further property where there is such memory.
+/// Creates a buffer in host-visible memory, with an additional property if there is such memory.
 pub(crate) fn host_block(
     gpu: &Gpu,
     size_bytes: u64,
@@ -146,7 +146,7 @@ pub(crate) struct OwnBlock {
 }
 
 impl OwnBlock {
-    /// A block near the device where `wanted` says so, else one that the host reads fast.
+    /// Creates a block near the device if `wanted` says so, or otherwise one that the host reads fast.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
@@ -162,10 +162,10 @@ impl Drop for OwnBlock {
     }
 }
 
-/// Tells the driver of mappings, and waits until they are there.
+/// Tells the driver about mappings, and waits until they exist.
 ///
 /// # Errors
-/// What Vulkan refuses.
+/// If Vulkan returns an error.
 pub(crate) fn bind_sparse(gpu: &Gpu, binds: &[(vk::Buffer, vk::SparseMemoryBind)]) -> Result<(), DeviceError> {
     let Some(queue) = gpu.sparse.filter(|_| !binds.is_empty()) else { return Ok(()) };
     let infos: Vec<vk::SparseBufferMemoryBindInfo> = binds

@@ -1,4 +1,4 @@
-//! Cooperative matrices: what a device's subgroups multiply together, and how a device is asked for it.
+//! Cooperative matrices: which ones the subgroups of a device can multiply, and how they are requested from a device.
 
 use std::ffi::{CStr, c_void};
 
@@ -7,15 +7,15 @@ use forebay_gpu_kernels::{Cooperative, SUBGROUP_SIZE};
 
 use crate::system::System;
 
-/// Rows, columns and terms of the matrices that shaders are written for.
+/// The number of rows, columns and terms of the matrices for which shaders are written.
 const SIDE: u32 = 16;
-/// Bytes that the invocations of a workgroup need to share.
+/// The number of bytes that the invocations of a workgroup need to share.
 const SHARED_BYTES: u32 = 32 << 10;
 /// `VK_KHR_shader_bfloat16`, which the bindings to Vulkan do not know yet.
 const BFLOAT16_EXTENSION: &CStr = c"VK_KHR_shader_bfloat16";
 const BFLOAT16_FEATURES: vk::StructureType = vk::StructureType::from_raw(1_000_141_000);
 const BFLOAT16: vk::ComponentTypeKHR = vk::ComponentTypeKHR::from_raw(1_000_141_000);
-/// The versions of Vulkan that these extensions came with.
+/// The versions of Vulkan in which these extensions appeared.
 const MATRICES_SINCE: u32 = vk::make_api_version(0, 1, 3, 255);
 const BFLOAT16_SINCE: u32 = vk::make_api_version(0, 1, 4, 311);
 
@@ -30,7 +30,7 @@ pub(crate) struct BFloat16Features {
 }
 
 impl BFloat16Features {
-    /// The features that shaders need, asked for or not.
+    /// Returns the features that shaders need, requested or not.
     pub fn new(asked: bool) -> BFloat16Features {
         let asked = vk::Bool32::from(asked);
         BFloat16Features {
@@ -48,7 +48,7 @@ unsafe impl vk::ExtendsPhysicalDeviceFeatures2 for BFloat16Features {}
 // SAFETY: as above.
 unsafe impl vk::ExtendsDeviceCreateInfo for BFloat16Features {}
 
-/// The extensions that a device needs for what it offers.
+/// Returns the extensions that a device needs for the cooperative matrices that it supports.
 pub(crate) fn extensions(cooperative: Option<Cooperative>) -> Vec<&'static CStr> {
     let Some(cooperative) = cooperative else { return Vec::new() };
     let mut names = vec![khr::cooperative_matrix::NAME];
@@ -56,9 +56,9 @@ pub(crate) fn extensions(cooperative: Option<Cooperative>) -> Vec<&'static CStr>
     names
 }
 
-/// Which products a device with these extensions offers to shaders that are written for [`SIDE`] and [`SUBGROUP_SIZE`]; none where
-/// there are none, or a device cannot promise how many invocations a subgroup has; under validation none that the layer is too
-/// old to know.
+/// Returns the products that a device with these extensions supports for shaders written for [`SIDE`] and [`SUBGROUP_SIZE`]. `None` if
+/// there are none, or if the device cannot guarantee the number of invocations in a subgroup. Under validation, products that the layer is
+/// too old to know are left out.
 pub(crate) fn offered(
     system: &System,
     device: vk::PhysicalDevice,
@@ -113,7 +113,7 @@ pub(crate) fn offered(
     (cooperative.float16 || cooperative.bfloat16).then_some(cooperative)
 }
 
-/// Whether a product is one of matrices of a type that a subgroup adds up in float32.
+/// Returns whether a product multiplies matrices of this type in a subgroup and accumulates in float32.
 fn is_product(product: &vk::CooperativeMatrixPropertiesKHR, data_type: vk::ComponentTypeKHR) -> bool {
     let sum = vk::ComponentTypeKHR::FLOAT32;
     [product.m_size, product.n_size, product.k_size] == [SIDE; 3]

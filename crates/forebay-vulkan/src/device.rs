@@ -30,33 +30,33 @@ use crate::stream::{Clock, Done, Point, Streams};
 use crate::system::entry;
 use crate::workers::{Shared, WAIT_NS};
 
-/// Largest heap behind a reservation, in bytes, where no one says.
+/// The default size in bytes of the largest heap behind a reservation.
 const HEAP_SIZE_MAX_BYTES: u64 = 32 << 20;
 
 /// Settings of a Vulkan device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VulkanOptions {
-    /// Which: its number or a part of its name; none for the first GPU, or the CPU where there is none.
+    /// The device's number or a part of its name; `None` for the first GPU, or the CPU if there is no GPU.
     pub device: Option<String>,
-    /// Bytes that count as device memory; none for what the driver says is free.
+    /// The number of bytes that count as device memory; `None` for what the driver says is free.
     pub memory_bytes: Option<u64>,
-    /// The most bytes of host blocks; none for all that the machine has.
+    /// The maximum number of bytes of host blocks; `None` for all that the machine has.
     pub host_memory_bytes: Option<u64>,
-    /// Whether heaps are mapped tile by tile where the device can.
+    /// Whether heaps are mapped tile by tile if the device supports it.
     pub tiled: bool,
-    /// The unit in which heaps are mapped; none for 64 KiB, or more where the device asks for it.
+    /// The unit in which heaps are mapped; `None` for 64 KiB, or more if the device requires it.
     pub tile_size_bytes: Option<u64>,
     /// The largest heap behind a reservation, rounded down to whole tiles.
     pub heap_bytes_max: u64,
-    /// Whether the Khronos validation layer, synchronization validation included, judges everything. Any message is then a
-    /// failure of the device. The layer is set up through the environment when the first such device opens: no other thread may then be
-    /// in C code that reads the environment.
+    /// Whether the Khronos validation layer, including synchronization validation, checks everything. Any message is then a failure of the
+    /// device. The layer is configured through the environment when the first such device opens: at that time, no other thread may be in C
+    /// code that reads the environment.
     pub validate: bool,
-    /// Bytes of an operand that one binding of a shader holds at most, for tests and experiments: what is larger runs in parts
-    /// or is reached by its address. None, and whatever is more, for what the device offers.
+    /// The maximum number of bytes of an operand that one binding of a shader holds, for tests and experiments: larger operands are
+    /// processed in parts or accessed through their addresses. `None`, or any larger value, for what the device supports.
     pub binding_bytes_max: Option<u64>,
-    /// At multiples of how many bytes bindings of shaders begin, for tests and experiments: an operand that begins elsewhere is
-    /// reached by its address. None, and whatever is less, for what the device asks for.
+    /// The alignment of shader bindings in bytes, for tests and experiments: an operand that begins elsewhere is accessed through its
+    /// address. `None`, or any smaller value, for what the device requires.
     pub binding_alignment_bytes: Option<u64>,
     /// Whether shaders do without float64, 16-bit storage and cooperative matrices, as on devices that have none, for tests and
     /// experiments.
@@ -66,7 +66,7 @@ pub struct VulkanOptions {
 }
 
 impl Default for VulkanOptions {
-    /// `validate` is as the environment's `FOREBAY_VALIDATE=1` says.
+    /// Returns the default options; `validate` is set by `FOREBAY_VALIDATE=1` in the environment.
     fn default() -> VulkanOptions {
         VulkanOptions {
             device: None,
@@ -97,14 +97,14 @@ fn lost(reason: String) -> DeviceError {
     DeviceError::Lost { reason }
 }
 
-/// Tells the validation layer, through the environment, what it can be told nowhere else.
+/// Configures the validation layer through the environment where there is no other way.
 fn set_up_validation() {
     static DONE: Once = Once::new();
     DONE.call_once(|| {
         let settings = [
-            // Hazards between submissions are looked for.
+            // Look for hazards between submissions.
             ("VK_LAYER_ENABLES", "VALIDATION_CHECK_ENABLE_SYNCHRONIZATION_VALIDATION_QUEUE_SUBMIT"),
-            // Newer layers look at what shaders do, and go on to report what they reported ten times.
+            // Newer layers look at what shaders do, and keep reporting what they have reported ten times.
             ("VK_LAYER_SYNCVAL_SHADER_ACCESSES_HEURISTIC", "1"),
             ("VK_LAYER_ENABLE_MESSAGE_LIMIT", "0"),
         ];
@@ -120,15 +120,15 @@ impl VulkanDevice {
     /// Opens a device.
     ///
     /// # Errors
-    /// [`DeviceError::Setting`] where there is no Vulkan, no such device, or no such tiles; what the driver refuses.
+    /// [`DeviceError::Setting`] if there is no Vulkan, no such device, or no such tiles; other errors if the driver refuses a call.
     pub fn open(options: &VulkanOptions) -> Result<VulkanDevice, DeviceError> {
         VulkanDevice::open_through(entry()?, options)
     }
 
-    /// The same through a Vulkan loader of the caller's, or through somebody who stands before one.
+    /// Opens a device through the caller's Vulkan loader, or through a wrapper around one.
     ///
     /// # Errors
-    /// As [`VulkanDevice::open`].
+    /// The same as those of [`VulkanDevice::open`].
     pub fn open_through(entry: Entry, options: &VulkanOptions) -> Result<VulkanDevice, DeviceError> {
         let birth = Instant::now();
         if options.validate {
@@ -189,17 +189,17 @@ impl VulkanDevice {
         Ok(VulkanDevice { limits, gpu, shared, clock, next_id: AtomicU32::new(1) })
     }
 
-    /// What decides how kernels run here.
+    /// Returns the properties that determine how kernels run here.
     pub fn target(&self) -> &Target {
         &self.gpu.target
     }
 
-    /// What the driver was given so far.
+    /// Returns counts of what the driver has been given so far.
     pub fn counts(&self) -> Counts {
         self.shared.lock().counts
     }
 
-    /// The validation layer's messages so far, which are forgotten; none without [`VulkanOptions::validate`].
+    /// Takes the validation layer's messages so far; there are none without [`VulkanOptions::validate`].
     pub fn take_messages(&self) -> Vec<String> {
         self.gpu.system.messages.take()
     }
@@ -215,7 +215,7 @@ impl VulkanDevice {
         fired.into_iter().for_each(|(event, generation, time)| state.events.fire(event, generation, time));
         state.trace.extend(trace);
         state.index_fault = state.index_fault.take().into_iter().chain(index_faults).min();
-        // Messages fail everything as long as no one took them.
+        // Messages make everything fail until they are taken.
         self.gpu.check_messages()
     }
 
@@ -246,7 +246,7 @@ impl VulkanDevice {
     }
 }
 
-/// How the device's ticks and our clock stand to each other.
+/// Returns how the device's ticks and our clock relate to each other.
 fn clock(gpu: &Arc<Gpu>, birth: Instant) -> Result<Clock, DeviceError> {
     let queue = gpu.queue(Role::Compute, 0);
     let mut frame = Frame::new(gpu, queue.family)?;
@@ -323,7 +323,7 @@ impl Device for VulkanDevice {
     fn create_spill(&self, folder: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError> {
         self.shared.lock().memories.count_disk_buffers(DISK_BYTES)?;
         self.shared.start_disk(&self.gpu)?;
-        // Reserving may take a while, and others go on meanwhile.
+        // Reserving can take a while, and other threads continue meanwhile.
         let file = DiskFile::Spill(Arc::new(SpillFile::new(folder, size_bytes)?));
         Ok(self.shared.lock().memories.add_disk_file(file))
     }
@@ -344,7 +344,7 @@ impl Device for VulkanDevice {
     }
 
     fn destroy_stream(&self, stream: StreamId) {
-        // A failure is everybody else's to hear of.
+        // A failure is reported to all other callers.
         let _ = self.synchronize(stream);
         self.shared.lock().streams.remove(stream);
     }
@@ -420,7 +420,7 @@ impl Device for VulkanDevice {
 
     fn query_event(&self, event: EventId) -> u64 {
         let mut state = self.shared.lock();
-        // A failure is heard of where somebody waits.
+        // A failure is reported to whoever waits.
         let _ = self.catch_up(&mut state);
         state.events.fired(event)
     }
@@ -453,7 +453,7 @@ impl Device for VulkanDevice {
 
     fn take_index_fault(&self) -> Option<IndexFault> {
         let mut state = self.shared.lock();
-        // A failure is heard of where somebody waits.
+        // A failure is reported to whoever waits.
         let _ = self.catch_up(&mut state);
         state.index_fault.take()
     }
@@ -474,7 +474,7 @@ impl Device for VulkanDevice {
 }
 
 impl VulkanDevice {
-    /// Whether any of these launches runs on the host.
+    /// Returns whether any of these launches runs on the host.
     fn launches_on_host(&self, commands: &[Command]) -> Result<bool, DeviceError> {
         let state = self.shared.lock();
         for command in commands {
@@ -487,7 +487,7 @@ impl VulkanDevice {
         Ok(false)
     }
 
-    /// Where the host sees a region, piece by piece, of as many bytes together.
+    /// Returns where the host sees a region of `length` bytes, piece by piece.
     fn host_pieces(&self, region: Region, length: usize) -> Vec<(HostAddress, u64)> {
         assert_eq!(region.range.len(), length as u64, "as many bytes as the region holds");
         let pieces = self.shared.lock().memories.host_pieces(region);
@@ -503,7 +503,7 @@ impl Drop for VulkanDevice {
     }
 }
 
-/// Maps and unmaps tiles, before anything else of the list.
+/// Maps and unmaps tiles, before anything else in the list.
 fn map(gpu: &Gpu, state: &mut State, commands: &[Command]) -> Result<(), DeviceError> {
     let (mut binds, mut mapped) = (Vec::new(), Vec::new());
     let memories = &mut state.memories;
@@ -522,7 +522,7 @@ fn map(gpu: &Gpu, state: &mut State, commands: &[Command]) -> Result<(), DeviceE
     };
     let noted = note();
     noted.and_then(|()| bind_sparse(gpu, &binds)).inspect_err(|_| {
-        // What the driver does not know of is not there.
+        // Mappings that the driver does not know about do not exist.
         mapped.into_iter().for_each(|region| drop(memories.unmap(region)));
     })
 }

@@ -1,4 +1,4 @@
-//! Copies between host memory and files, on a thread of their own.
+//! Copies between host memory and files, on a separate thread.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use forebay_device::host::spill_file::BLOCK_BYTES;
 
 use crate::buffer::{HostAddress, OwnBlock};
 
-/// Bytes that are read or written at once.
+/// The number of bytes that are read or written at once.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Host memory that the way to spill files takes.
+/// The bytes of host memory that copies to and from spill files need.
 pub(crate) const DISK_BYTES: u64 = PIECE_BYTES;
 
 /// A copy between host memory and a file.
@@ -20,16 +20,16 @@ pub(crate) struct Transfer {
     pub offset_bytes: u64,
     pub address: HostAddress,
     pub bytes: u64,
-    /// What has to live until it is done.
+    /// What must stay alive until the copy is done.
     pub _keep: Option<Arc<OwnBlock>>,
 }
 
-/// Bytes at an address that every file system takes.
+/// Bytes at an address that every file system accepts.
 pub(crate) struct Buffer {
     address: *mut u8,
 }
 
-// SAFETY: the memory is its own.
+// SAFETY: the memory belongs to the buffer alone.
 unsafe impl Send for Buffer {}
 
 const LAYOUT: Layout = match Layout::from_size_align(PIECE_BYTES as usize, BLOCK_BYTES as usize) {
@@ -48,7 +48,7 @@ impl Buffer {
     }
 
     fn bytes(&mut self, length: u64) -> &mut [u8] {
-        // SAFETY: the memory is this buffer's own and as long.
+        // SAFETY: the memory belongs to this buffer and is at least this long.
         unsafe { std::slice::from_raw_parts_mut(self.address, length.min(PIECE_BYTES) as usize) }
     }
 }
@@ -61,7 +61,7 @@ impl Drop for Buffer {
 }
 
 impl Transfer {
-    /// Moves the bytes, piece by piece through the buffer. Blocks of which only a part is new keep their rest.
+    /// Moves the bytes through the buffer, piece by piece. If only a part of a block is new, the rest of it is kept.
     ///
     /// # Errors
     /// [`DeviceError::Spill`], [`DeviceError::Read`].

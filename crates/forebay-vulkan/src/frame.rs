@@ -1,5 +1,5 @@
-//! What a batch of commands needs while it runs: a command buffer, descriptors, parameters, time stamps. It is used again
-//! once the batch is done.
+//! What a batch of commands needs while it runs: a command buffer, descriptors, parameters and time stamps. It is reused once the batch is
+//! done.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use forebay_device::{DeviceError, IndexFault};
 use crate::buffer::{HostAddress, OwnBlock};
 use crate::gpu::{Gpu, failed};
 
-/// Descriptor sets, and descriptors, of one pool.
+/// The number of descriptor sets and of descriptors in a pool.
 const SETS_PER_POOL: u32 = 256;
 const DESCRIPTORS_PER_POOL: u32 = 2048;
-/// Bytes of parameters that are obtained at once.
+/// The number of bytes that are allocated for parameters at once.
 const PARAMETER_BLOCK_BYTES: u64 = 64 << 10;
 
-/// Bytes of a shader's parameters.
+/// The location of a shader's parameters.
 #[derive(Clone, Copy)]
 pub(crate) struct Parameters {
     pub buffer: vk::Buffer,
@@ -30,29 +30,29 @@ pub(crate) struct Frame {
     pool: vk::CommandPool,
     pub commands: vk::CommandBuffer,
     descriptor_pools: Vec<vk::DescriptorPool>,
-    /// The pool that sets come from, and how many it gave.
+    /// The index of the pool from which sets are allocated.
     current_pool: usize,
     blocks: Vec<OwnBlock>,
-    /// The block that parameters go to, and how many of its bytes are taken.
+    /// The index of the block that parameters go to, and how many of its bytes are taken.
     current_block: usize,
     block_bytes: u64,
     queries: vk::QueryPool,
     queries_capacity: u32,
-    /// Where dispatches note indices out of range.
+    /// Where dispatches report indices out of range.
     faults: Vec<FaultWords>,
 }
 
-/// Where a dispatch notes an index out of range (see [`Operand::Fault`](forebay_gpu_kernels::Operand::Fault)).
+/// Where a dispatch reports an index out of range (see [`Operand::Fault`](forebay_gpu_kernels::Operand::Fault)).
 struct FaultWords {
     address: HostAddress,
-    /// The launch's label, and the number of entries that its indices choose from.
+    /// The launch's label, and the number of entries from which its indices choose.
     label: u32,
     limit: u64,
 }
 
 impl Frame {
     /// # Errors
-    /// What Vulkan refuses.
+    /// If Vulkan returns an error.
     pub fn new(gpu: &Arc<Gpu>, family: u32) -> Result<Frame, DeviceError> {
         let failed = failed("making a command buffer");
         let info = vk::CommandPoolCreateInfo::default()
@@ -87,10 +87,10 @@ impl Frame {
         })
     }
 
-    /// Makes it ready for a batch with this many time stamps, and begins its command buffer.
+    /// Prepares the frame for a batch with this many time stamps, and begins its command buffer.
     ///
     /// # Errors
-    /// What Vulkan refuses.
+    /// If Vulkan returns an error.
     pub fn begin(&mut self, stamps: u32) -> Result<(), DeviceError> {
         let failed = failed("beginning a command buffer");
         let functions = &self.gpu.functions;
@@ -122,16 +122,16 @@ impl Frame {
     /// Ends its command buffer.
     ///
     /// # Errors
-    /// What Vulkan refuses.
+    /// If Vulkan returns an error.
     pub fn end(&self) -> Result<(), DeviceError> {
         // SAFETY: the command buffer is being recorded.
         unsafe { self.gpu.functions.end_command_buffer(self.commands) }.map_err(failed("ending a command buffer"))
     }
 
-    /// A descriptor set.
+    /// Returns a new descriptor set.
     ///
     /// # Errors
-    /// What Vulkan refuses.
+    /// If Vulkan returns an error.
     pub fn set(&mut self, layout: vk::DescriptorSetLayout) -> Result<vk::DescriptorSet, DeviceError> {
         let layouts = [layout];
         while self.current_pool < self.descriptor_pools.len() {
@@ -182,7 +182,7 @@ impl Frame {
         Ok(Parameters { buffer: block.buffer, offset_bytes, size_bytes })
     }
 
-    /// Words in which a dispatch notes an index out of range.
+    /// Returns words in which a dispatch reports an index out of range.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
@@ -195,12 +195,12 @@ impl Frame {
         Ok(words)
     }
 
-    /// Whether a dispatch may note an index out of range.
+    /// Returns whether a dispatch may report an index out of range.
     pub fn notes_faults(&self) -> bool {
         !self.faults.is_empty()
     }
 
-    /// What dispatches noted, once the batch is done.
+    /// Returns what dispatches have reported, once the batch is done.
     pub fn index_faults(&self) -> impl Iterator<Item = IndexFault> + '_ {
         self.faults.iter().filter_map(|fault| {
             // SAFETY: the frame's block lives; the batch is done, and made what it wrote here visible to the host.
@@ -212,17 +212,17 @@ impl Frame {
         })
     }
 
-    /// Writes a time stamp once everything before is done.
+    /// Writes a time stamp once everything before it is done.
     pub fn stamp(&self, index: u32) {
         let stage = vk::PipelineStageFlags2::ALL_COMMANDS;
         // SAFETY: the command buffer is being recorded, and the pool has as many queries as `begin` was told.
         unsafe { self.gpu.functions.cmd_write_timestamp2(self.commands, stage, self.queries, index) };
     }
 
-    /// The first time stamps, in the device's ticks, once the batch is done.
+    /// Returns the first `count` time stamps, in the device's ticks, once the batch is done.
     ///
     /// # Errors
-    /// What Vulkan refuses.
+    /// If Vulkan returns an error.
     pub fn stamps(&self, count: u32) -> Result<Vec<u64>, DeviceError> {
         let mut ticks = vec![0u64; count as usize];
         if count > 0 {
@@ -237,7 +237,7 @@ impl Frame {
 
 impl Drop for Frame {
     fn drop(&mut self) {
-        // SAFETY: no batch uses it: frames of batches that run are kept with these.
+        // SAFETY: no batch uses the frame: running batches keep their frames.
         unsafe {
             self.gpu.functions.destroy_query_pool(self.queries, None);
             self.descriptor_pools.iter().for_each(|&pool| self.gpu.functions.destroy_descriptor_pool(pool, None));

@@ -1,4 +1,4 @@
-//! One logical device: its queues, its kinds of memory, what it offers to kernels.
+//! A logical device: its queues, its types of memory, and what it supports for kernels.
 
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::adapter::{Adapter, choose};
 use crate::cooperative::{self, BFloat16Features};
 use crate::system::System;
 
-/// Queues of one family that are used at most: streams take turns.
+/// The maximum number of queues of one family that are used; streams are distributed over them in turn.
 const QUEUES_MAX: usize = 4;
 
-/// How a buffer may be used: by kernels, through bindings and by addresses, by copies and fills.
+/// How a buffer can be used: by kernels, through bindings and addresses, and by copies and fills.
 pub(crate) const BUFFER_USAGE: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(
     vk::BufferUsageFlags::STORAGE_BUFFER.as_raw()
         | vk::BufferUsageFlags::TRANSFER_SRC.as_raw()
@@ -23,14 +23,14 @@ pub(crate) const BUFFER_USAGE: vk::BufferUsageFlags = vk::BufferUsageFlags::from
         | vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS.as_raw(),
 );
 
-/// How a buffer is made whose memory is mapped tile by tile.
+/// The flags of a buffer whose memory is mapped tile by tile.
 pub(crate) const SPARSE: vk::BufferCreateFlags = vk::BufferCreateFlags::from_raw(
     vk::BufferCreateFlags::SPARSE_BINDING.as_raw()
         | vk::BufferCreateFlags::SPARSE_RESIDENCY.as_raw()
         | vk::BufferCreateFlags::SPARSE_ALIASED.as_raw(),
 );
 
-/// Whether a launch was among a stream's commands: then it needs a queue that computes.
+/// Whether a stream has had a launch among its commands, and so needs a compute queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     /// Copies and fills only.
@@ -53,44 +53,44 @@ pub(crate) struct Gpu {
     pub adapter: Adapter,
     pub limits: vk::PhysicalDeviceLimits,
     pub target: Target,
-    /// Bindings begin at multiples of this many bytes.
+    /// The alignment of bindings in bytes.
     pub binding_alignment_bytes: u64,
     pub memory: vk::PhysicalDeviceMemoryProperties,
     pub allocation_bytes_max: u64,
     pub buffer_bytes_max: u64,
-    /// Queues that compute, and queues that only copy (none where the hardware has no such).
+    /// Queues that compute, and queues that only copy (empty if the hardware has none).
     compute: Vec<Queue>,
     copy: Vec<Queue>,
     /// The queue that maps tiles.
     pub sparse: Option<Queue>,
-    /// All families in use: buffers are shared between them.
+    /// All queue families in use; buffers are shared between them.
     families: Vec<u32>,
     budget: bool,
-    /// Whether the validation layer judges what is done.
+    /// Whether the validation layer checks what is done.
     pub validated: bool,
     pub system: System,
 }
 
-/// What is asked of a device.
+/// The settings with which a device is opened.
 pub(crate) struct Asked<'a> {
-    /// Which one; none for the first.
+    /// The device; `None` for the first one.
     pub device: Option<&'a str>,
-    /// Whether the validation layer judges what is done.
+    /// Whether the validation layer checks what is done.
     pub validate: bool,
-    /// The most bytes of an operand that a binding holds; none for what the device offers.
+    /// The maximum number of bytes of an operand that a binding holds; `None` for what the device supports.
     pub binding_bytes_max: Option<u64>,
-    /// At multiples of how many bytes bindings begin, at least; none for what the device offers.
+    /// The minimum alignment of bindings in bytes; `None` for that of the device.
     pub binding_alignment_bytes: Option<u64>,
-    /// Whether shaders do without what not every device has.
+    /// Whether shaders do without features that not every device has.
     pub portable: bool,
 }
 
-/// A kernel that cannot be lowered, as an error of the device.
+/// Converts the error for a kernel that cannot be lowered into a device error.
 pub(crate) fn unsupported(error: Unsupported) -> DeviceError {
     DeviceError::Unsupported { kernel: error.kernel, reason: error.reason }
 }
 
-/// A Vulkan error as one of ours.
+/// Converts a Vulkan error into a device error.
 pub(crate) fn failed(action: &'static str) -> impl Fn(vk::Result) -> DeviceError {
     move |error| match error {
         vk::Result::ERROR_OUT_OF_HOST_MEMORY | vk::Result::ERROR_OUT_OF_DEVICE_MEMORY => {
@@ -104,7 +104,7 @@ impl Gpu {
     /// Opens the device that is asked for (see [`choose`]).
     ///
     /// # Errors
-    /// [`DeviceError::Setting`] where there is none such; what Vulkan refuses.
+    /// [`DeviceError::Setting`] if there is no such device; other errors if Vulkan returns one.
     pub fn open(entry: Entry, asked: &Asked) -> Result<Arc<Gpu>, DeviceError> {
         let system = System::new(entry, asked.validate)?;
         let (physical, adapter) = choose(&system, asked.device)?;
@@ -168,13 +168,13 @@ impl Gpu {
         }))
     }
 
-    /// The queue for the `turn`-th stream of a role.
+    /// Returns the queue for the `turn`-th stream of a role.
     pub fn queue(&self, role: Role, turn: usize) -> Queue {
         let queues = if role == Role::Copy && !self.copy.is_empty() { &self.copy } else { &self.compute };
         queues[turn % queues.len()]
     }
 
-    /// Bytes of device memory that may still be taken, as the driver sees it, and all that there are.
+    /// Returns the number of bytes of device memory that are still free, according to the driver, and the total.
     pub fn memory_bytes(&self) -> (u64, u64) {
         let heaps = self.memory.memory_heaps_as_slice();
         let own = |heap: &vk::MemoryHeap| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL);
@@ -193,7 +193,7 @@ impl Gpu {
         (budget.heap_budget[index].saturating_sub(budget.heap_usage[index]), heap.size)
     }
 
-    /// The first kind of memory that is allowed and has all these properties.
+    /// Returns the first allowed memory type that has all these properties.
     pub fn memory_type(&self, allowed: u32, properties: vk::MemoryPropertyFlags) -> Option<u32> {
         let types = self.memory.memory_types_as_slice().iter().enumerate();
         let mut fitting =
@@ -201,17 +201,17 @@ impl Gpu {
         fitting.next().map(|(index, _)| index as u32)
     }
 
-    /// The address of a buffer's first byte, for shaders.
+    /// Returns the address of a buffer's first byte, for shaders.
     pub fn address(&self, buffer: vk::Buffer) -> u64 {
         let info = vk::BufferDeviceAddressInfo::default().buffer(buffer);
         // SAFETY: the buffer is the device's; its usage, its memory's flags and the device's features are for this.
         unsafe { self.functions.get_buffer_device_address(&info) }
     }
 
-    /// A buffer without memory, for all queues.
+    /// Creates a buffer without memory, for all queues.
     ///
     /// # Errors
-    /// What Vulkan refuses, as `what` of this many bytes.
+    /// If Vulkan refuses it; the error names `what` and the size.
     pub fn buffer(
         &self,
         what: &'static str,
@@ -232,7 +232,7 @@ impl Gpu {
         unsafe { self.functions.create_buffer(&info, None) }.map_err(|error| refused(error.to_string()))
     }
 
-    /// The error that the validation layer's first message is; fine where it said nothing.
+    /// Returns the validation layer's first message as an error, if there is one.
     ///
     /// # Errors
     /// [`DeviceError::Lost`].
@@ -254,7 +254,7 @@ impl Drop for Gpu {
     }
 }
 
-/// Which families of queues are used, and with how many queues each.
+/// The queue families in use, with the number of queues of each.
 struct Families {
     compute: (u32, usize),
     copy: Option<(u32, usize)>,
@@ -269,7 +269,7 @@ impl Families {
             let found = all.find(|(_, one)| one.queue_flags.contains(with) && !one.queue_flags.intersects(without));
             found.map(|(index, one)| (index as u32, (one.queue_count as usize).min(QUEUES_MAX)))
         };
-        // Computing next to graphics first: that is where drivers put everything that they can.
+        // Prefer a family with both compute and graphics: that is where drivers put everything that they can.
         let compute = find(Flags::COMPUTE | Flags::GRAPHICS, Flags::empty())
             .or_else(|| find(Flags::COMPUTE, Flags::empty()))
             .unwrap_or((0, 1));
@@ -292,13 +292,13 @@ impl Families {
     }
 }
 
-/// What shaders of a device may do that not every device's may.
+/// Features of a device's shaders that not every device has.
 struct Features {
     float64: bool,
     storage16: bool,
 }
 
-/// The logical device, with every feature that kernels may use and that it has.
+/// Creates the logical device, with every feature that it has and that kernels can use.
 fn open(
     system: &System,
     physical: vk::PhysicalDevice,
@@ -371,7 +371,7 @@ fn open(
     let functions = opened(|| unsafe { system.instance.create_device(physical, &info, None) })?;
     let features = Features {
         float64: has.shader_float64 == 1,
-        // The compiler declares uniform buffers as well, and arithmetic of 16 bits.
+        // The compiler also declares uniform buffers and 16-bit arithmetic.
         storage16: has_11.storage_buffer16_bit_access == 1
             && has_11.uniform_and_storage_buffer16_bit_access == 1
             && has.shader_int16 == 1,
@@ -379,12 +379,12 @@ fn open(
     Ok((functions, features))
 }
 
-/// How often a device is tried to be opened, and the pause before it is tried again.
+/// How many times opening a device is attempted, and the pause between attempts.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What `open` gives. Drivers refuse for a moment where many processes open a GPU at once (NVIDIA's does with dozens): then it is
-/// tried again.
+/// Calls `open`, and tries again if the driver is busy: drivers refuse for a moment when many processes open a GPU at once (NVIDIA's does
+/// with dozens).
 fn opened<T>(open: impl Fn() -> Result<T, vk::Result>) -> Result<T, DeviceError> {
     let is_busy =
         |error| [vk::Result::ERROR_INITIALIZATION_FAILED, vk::Result::ERROR_TOO_MANY_OBJECTS].contains(&error);

@@ -6,16 +6,16 @@ use forebay_device::{DeviceError, IndexFault};
 
 use crate::memory::Memories;
 
-/// A launch on the host, with its operands' addresses.
+/// A launch on the host, with the addresses of its operands.
 pub(crate) struct HostLaunch {
     pub launch: Box<Launch>,
     addresses: LaunchAddresses,
 }
 
-/// Whether a launch runs on the host.
+/// Returns whether a launch runs on the host.
 ///
 /// # Errors
-/// [`DeviceError::Lost`] where some of its operands are in host blocks and others are not.
+/// [`DeviceError::Lost`] if some of its operands are in host blocks and others are not.
 pub(crate) fn runs_on_host(memories: &Memories, launch: &Launch) -> Result<bool, DeviceError> {
     let operands = launch.reads.iter().chain(&launch.writes).map(|binding| binding.region);
     let mut on_host = operands.chain(launch.workspace).map(|region| memories.is_host_block(region.memory));
@@ -28,10 +28,10 @@ pub(crate) fn runs_on_host(memories: &Memories, launch: &Launch) -> Result<bool,
 }
 
 impl HostLaunch {
-    /// A launch whose operands are in host blocks.
+    /// Creates a launch whose operands are in host blocks.
     ///
     /// # Errors
-    /// What the kernel cannot run with, and regions that do not hold their tensors.
+    /// If the kernel cannot run with these operands, or if a region does not hold its tensor.
     pub fn new(memories: &Memories, launch: &Launch) -> Result<HostLaunch, DeviceError> {
         let address = |region: Region| {
             let address = memories.host_address(region).map(|address| address.0);
@@ -57,10 +57,10 @@ impl HostLaunch {
         Ok(HostLaunch { launch: Box::new(launch.clone()), addresses })
     }
 
-    /// Runs it to its end, which may find an index out of range.
+    /// Runs the launch to its end; returns an index out of range if it finds one.
     ///
     /// # Errors
-    /// What the kernel cannot run with.
+    /// If the kernel cannot run with these operands.
     pub fn run(&self, processor: &Processor) -> Result<Option<IndexFault>, DeviceError> {
         // SAFETY: the regions lie in live host blocks that hold their tensors, and the contract of commands gives the launch its
         // operands for its duration.

@@ -1,4 +1,4 @@
-//! Memories of a Vulkan device: heaps, sparse buffers, placed buffers, host blocks, spill files; and where a region's bytes
+//! The memories of a Vulkan device (heaps, sparse buffers, placed buffers, host blocks and spill files), and where the bytes of a region
 //! are.
 
 use std::collections::BTreeMap;
@@ -20,16 +20,16 @@ use crate::gpu::{Gpu, SPARSE};
 struct Heap {
     memory: vk::DeviceMemory,
     size_bytes: u64,
-    /// Where the host sees it, on a unified device.
+    /// The address at which the host sees it, on a unified device.
     address: Option<HostAddress>,
 }
 
 enum Kind {
-    /// Addresses, which parts of them have memory, and where the host sees it, by the offset of each tile, on a unified device.
+    /// Addresses, which parts of them have memory, and, on a unified device, where the host sees it, by the offset of each tile.
     Reservation(Mapping, BTreeMap<u64, HostAddress>),
-    /// With memory of its own on the device, and where the host sees it, on a unified device.
+    /// With its own device memory, and, on a unified device, where the host sees it.
     Placed(vk::DeviceMemory, Option<HostAddress>),
-    /// With memory of the host's, mapped for good.
+    /// With host memory, which is permanently mapped.
     HostBlock(vk::DeviceMemory, HostAddress),
 }
 
@@ -39,22 +39,22 @@ struct Memory {
     kind: Kind,
 }
 
-/// Bytes of a buffer.
+/// A location in a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BufferLocation {
     pub buffer: vk::Buffer,
     pub offset_bytes: u64,
 }
 
-/// What a device may take.
+/// The limits on the memory of a device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caps {
     pub tile_bytes: u64,
-    /// Kinds of memory that heaps may be of.
+    /// The types of memory that heaps can have.
     pub heap_types: u32,
     pub heap_bytes: u64,
     pub host_bytes: u64,
-    /// Whether device memory is the machine's own (a CPU as a device), which promises more than it has.
+    /// Whether device memory is that of the machine (a CPU as a device), which promises more than it has.
     pub checked: bool,
     /// Whether the host reads and writes device memory in place.
     pub unified: bool,
@@ -67,13 +67,13 @@ pub(crate) struct Memories {
     heaps: BTreeMap<HeapId, Heap>,
     memories: BTreeMap<MemoryId, Memory>,
     pub disk_files: DiskFiles,
-    /// Whether buffers for spill files are among the host bytes.
+    /// Whether buffers for spill files are included in the host bytes.
     counts_disk_buffers: bool,
     next_id: u32,
     usage: DeviceUsage,
 }
 
-/// A use of memories that the caller should not have made.
+/// Returns the error for an incorrect use of memories by the caller.
 fn misuse(reason: String) -> DeviceError {
     DeviceError::Lost { reason }
 }
@@ -107,7 +107,7 @@ impl Memories {
         self.caps.unified
     }
 
-    /// Device memory of a kind that sparse buffers and others can have alike, and where the host sees it, on a unified device.
+    /// Allocates device memory of one of these types, and returns, on a unified device, where the host sees it.
     fn allocate(
         &mut self,
         what: &'static str,
@@ -139,7 +139,7 @@ impl Memories {
         Ok((memory, address))
     }
 
-    /// Refuses what the machine does not have: host memory, and device memory where that is the machine's own.
+    /// Fails if the machine does not have this much host memory, including device memory if that is the machine's own.
     pub fn check_room(&self, heap_bytes: u64, host_bytes: u64) -> Result<(), DeviceError> {
         let bytes = if self.caps.checked { heap_bytes.saturating_add(host_bytes) } else { host_bytes };
         check_available("device and host memory", bytes, Use::Private)
@@ -179,7 +179,7 @@ impl Memories {
         let requirements = requirements(&self.gpu, buffer);
         let memory = self.allocate(what, requirements.size, requirements.memory_type_bits);
         let (memory, address) = memory.inspect_err(|_| destroy_buffer(&self.gpu, buffer))?;
-        // What a driver adds to the size is its own.
+        // What a driver adds to the size does not count.
         self.usage.heap_bytes -= requirements.size - size_bytes;
         if let Err(error) = bind(&self.gpu, buffer, memory) {
             self.usage.heap_bytes -= size_bytes;
@@ -215,7 +215,7 @@ impl Memories {
         self.disk_files.remove(memory, &mut self.usage);
         let Some(memory) = self.memories.remove(&memory) else { return };
         match memory.kind {
-            // A sparse buffer lets go of its tiles with itself.
+            // Destroying a sparse buffer releases its tiles.
             Kind::Reservation(..) => destroy_buffer(&self.gpu, memory.buffer),
             Kind::Placed(allocation, _) => {
                 self.usage.heap_bytes -= memory.size_bytes;
@@ -228,7 +228,7 @@ impl Memories {
         }
     }
 
-    /// Notes a mapping, and says what the driver has to be told.
+    /// Notes a mapping, and returns what the driver must be told.
     pub fn map(
         &mut self,
         region: Region,
@@ -262,7 +262,7 @@ impl Memories {
         Ok((memory, bind))
     }
 
-    /// Notes that nothing is mapped there any more, and says what the driver has to be told.
+    /// Notes that nothing is mapped in a region any more, and returns what the driver must be told.
     pub fn unmap(&mut self, region: Region) -> Result<(vk::Buffer, vk::SparseMemoryBind), DeviceError> {
         let tile = self.caps.tile_bytes;
         let (memory, mapping, seen) = self.reservation(region)?;
@@ -289,7 +289,7 @@ impl Memories {
         }
     }
 
-    /// Where the bytes of a region are, all of which have memory behind them.
+    /// Returns the location of a region's bytes, all of which must have memory behind them.
     pub fn place(&self, region: Region) -> Result<BufferLocation, DeviceError> {
         let memory = self.memories.get(&region.memory);
         let memory = memory.ok_or_else(|| self.disk_files.why_no_address(region.memory))?;
@@ -305,12 +305,12 @@ impl Memories {
         }
     }
 
-    /// Whether a memory is a host block.
+    /// Returns whether a memory is a host block.
     pub fn is_host_block(&self, memory: MemoryId) -> bool {
         self.memories.get(&memory).is_some_and(|memory| matches!(memory.kind, Kind::HostBlock(..)))
     }
 
-    /// Where the host sees a region of a host block; none for other memories.
+    /// Returns where the host sees a region of a host block; `None` for other memories.
     pub fn host_address(&self, region: Region) -> Option<HostAddress> {
         let memory = self.memories.get(&region.memory)?;
         match memory.kind {
@@ -321,7 +321,7 @@ impl Memories {
         }
     }
 
-    /// Where the host sees a region, piece by piece: of a host block, or of any memory on a unified device.
+    /// Returns where the host sees a region, piece by piece, in a host block or, on a unified device, in any memory.
     pub fn host_pieces(&self, region: Region) -> Option<Vec<(HostAddress, u64)>> {
         let (memory, range) = (self.memories.get(&region.memory)?, region.range);
         match &memory.kind {
@@ -350,7 +350,7 @@ impl Memories {
     /// Counts the buffers for spill files as host memory, once.
     ///
     /// # Errors
-    /// As [`Memories::count_host`].
+    /// The same as those of [`Memories::count_host`].
     pub fn count_disk_buffers(&mut self, bytes: u64) -> Result<(), DeviceError> {
         if !self.counts_disk_buffers {
             self.count_host("buffers for spill files", bytes)?;
@@ -362,7 +362,7 @@ impl Memories {
     /// Counts bytes as host memory.
     ///
     /// # Errors
-    /// [`DeviceError::OutOfMemory`] where they go beyond the cap; then they are not counted.
+    /// [`DeviceError::OutOfMemory`] if they exceed the cap; then they are not counted.
     pub fn count_host(&mut self, what: &'static str, bytes: u64) -> Result<(), DeviceError> {
         let (taken, cap) = (self.usage.host_bytes, self.caps.host_bytes);
         let total = taken.checked_add(bytes).filter(|&total| total <= cap);
@@ -375,7 +375,7 @@ impl Memories {
 }
 
 impl Memory {
-    /// Bytes of addresses that it takes of those for sparse buffers.
+    /// Returns the bytes of the address space for sparse buffers that the memory takes.
     fn addresses_bytes(&self) -> u64 {
         if matches!(self.kind, Kind::Reservation(..)) { self.size_bytes } else { 0 }
     }

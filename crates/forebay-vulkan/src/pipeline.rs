@@ -1,4 +1,4 @@
-//! Pipelines: a shader with its constants, made when it is first used; what the driver compiled is kept on disk between runs.
+//! Pipelines: shaders with their constants, created at first use. What the driver compiled is kept on disk between runs.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -14,14 +14,14 @@ use crate::gpu::{Gpu, failed};
 /// The entry point of every shader.
 const ENTRY_POINT: &CStr = c"main";
 
-/// How the bindings of a shader are laid out, by their number.
+/// The layout of a shader's bindings, which depends on their number.
 #[derive(Clone, Copy)]
 struct Layout {
     set: vk::DescriptorSetLayout,
     pipeline: vk::PipelineLayout,
 }
 
-/// A pipeline and how its bindings are laid out.
+/// A pipeline and the layout of its bindings.
 #[derive(Clone, Copy)]
 pub(crate) struct Pipeline {
     pub handle: vk::Pipeline,
@@ -33,20 +33,20 @@ pub(crate) struct Pipeline {
 pub(crate) struct Pipelines {
     gpu: Arc<Gpu>,
     cache: vk::PipelineCache,
-    /// Where compiled shaders are kept, and how many bytes were there.
+    /// The file in which compiled shaders are kept, and how many bytes it had.
     file: Option<PathBuf>,
     kept_bytes: usize,
-    /// By number of bindings.
+    /// Layouts by the number of bindings.
     layouts: BTreeMap<usize, Layout>,
     modules: BTreeMap<&'static str, vk::ShaderModule>,
     pipelines: BTreeMap<(&'static str, Vec<u32>), vk::Pipeline>,
 }
 
 impl Pipelines {
-    /// No pipelines yet. What a run before kept in `folder` is used where the driver takes it.
+    /// Creates a table without pipelines. What an earlier run kept in `folder` is used if the driver accepts it.
     ///
     /// # Errors
-    /// What Vulkan refuses.
+    /// If Vulkan returns an error.
     pub fn new(gpu: Arc<Gpu>, folder: Option<&Path>) -> Result<Pipelines, DeviceError> {
         let file = folder.map(|folder| folder.join(file_name(&gpu)));
         let kept = file.as_ref().and_then(|file| std::fs::read(file).ok()).unwrap_or_default();
@@ -61,13 +61,13 @@ impl Pipelines {
         Ok(Pipelines { gpu, cache, file, kept_bytes, layouts, modules, pipelines })
     }
 
-    /// The pipeline of a shader with these constants and this many bindings.
+    /// Returns the pipeline of a shader with these constants and this many bindings.
     ///
     /// # Errors
-    /// What Vulkan refuses.
+    /// If Vulkan returns an error.
     pub fn of(&mut self, shader: &'static Shader, constants: &[u32], bindings: usize) -> Result<Pipeline, DeviceError> {
         let layout = self.layout(bindings)?;
-        // Looked up with a borrowed key would need a key type of its own; constants are a few words.
+        // A lookup with a borrowed key would need a separate key type; constants are only a few words.
         let key = (shader.name, constants.to_vec());
         let handle = match self.pipelines.get(&key) {
             Some(&handle) => handle,
@@ -117,7 +117,7 @@ impl Pipelines {
         let words: Vec<u32> =
             shader.code.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();
         let info = vk::ShaderModuleCreateInfo::default().code(&words);
-        // SAFETY: the code is our own compiler's, and judged by its validator where it is made.
+        // SAFETY: the code comes from our own compiler, and is checked by its validator when it is made.
         let module = unsafe { self.gpu.functions.create_shader_module(&info, None) };
         let module = module.map_err(failed("reading a shader"))?;
         self.modules.insert(shader.name, module);
@@ -156,7 +156,7 @@ impl Pipelines {
         }
     }
 
-    /// Keeps what the driver compiled, for the next run. What cannot be kept is only slower next time.
+    /// Keeps what the driver compiled for the next run. If this fails, the next run is only slower.
     fn keep(&self) {
         let Some(file) = &self.file else { return };
         // SAFETY: the cache is the device's.
@@ -190,14 +190,14 @@ impl Drop for Pipelines {
     }
 }
 
-/// The folder in which compiled shaders are kept: the user's for such things. None where the system does not say.
+/// Returns the folder in which compiled shaders are kept: the user's cache folder. `None` if the system does not say where that is.
 pub(crate) fn usual_folder() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let caches = set("XDG_CACHE_HOME").filter(|path| path.is_absolute());
     Some(caches.or_else(|| set("HOME").map(|home| home.join(".cache")))?.join("forebay"))
 }
 
-/// One file per device and driver.
+/// Returns the name of the cache file, of which there is one per device and driver.
 fn file_name(gpu: &Gpu) -> String {
     // SAFETY: the device is the instance's.
     let properties = unsafe { gpu.system.instance.get_physical_device_properties(gpu.physical) };

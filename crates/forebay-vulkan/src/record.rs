@@ -1,4 +1,4 @@
-//! Commands into command buffers.
+//! Recording commands into command buffers.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::gpu::{Gpu, Role, unsupported};
 use crate::memory::{BufferLocation, Memories};
 use crate::pipeline::Pipelines;
 
-/// Places that dispatches count their workgroups in: they take turns, and one that comes again is 0 again.
+/// The number of slots in which dispatches count their workgroups. Slots are used in turn, and are 0 again when they are reused.
 const COUNTERS: u64 = 4096;
-/// Bytes from one such place to the next: a multiple of every device's alignment of bindings.
+/// The number of bytes from one slot to the next: a multiple of every device's alignment of bindings.
 const COUNTER_STRIDE_BYTES: u64 = 256;
-/// Bytes of one.
+/// The size of a slot in bytes.
 const COUNTER_BYTES: u64 = 16;
 
-/// Zeroed words for dispatches that find out which of their workgroups is the last.
+/// Zeroed words in which dispatches find out which of their workgroups is the last.
 pub(crate) struct Counters {
     block: OwnBlock,
     next: u64,
@@ -31,7 +31,7 @@ impl Counters {
     /// [`DeviceError::OutOfMemory`].
     pub fn new(gpu: &Arc<Gpu>) -> Result<Counters, DeviceError> {
         let block = OwnBlock::new(gpu, COUNTERS * COUNTER_STRIDE_BYTES, vk::MemoryPropertyFlags::DEVICE_LOCAL)?;
-        // SAFETY: the block is this function's own, and as long.
+        // SAFETY: the block belongs to this function, and has this size.
         unsafe { std::ptr::write_bytes(block.address.0, 0, block.size_bytes as usize) };
         Ok(Counters { block, next: 0 })
     }
@@ -42,7 +42,7 @@ impl Counters {
     }
 }
 
-/// What everything that is recorded needs.
+/// What recording needs.
 pub(crate) struct Recorder<'a> {
     pub gpu: &'a Gpu,
     pub memories: &'a Memories,
@@ -50,7 +50,7 @@ pub(crate) struct Recorder<'a> {
     pub counters: &'a mut Counters,
 }
 
-/// A dispatch with its pipeline's needs and the bytes behind its bindings.
+/// Returns the bytes behind a binding, after checking that the region holds them.
 fn span(region: Region, place: BufferLocation, bound: &Bound) -> Result<vk::DescriptorBufferInfo, DeviceError> {
     let length = region.range.len();
     let rest = length.checked_sub(bound.offset_bytes);
@@ -62,10 +62,10 @@ fn span(region: Region, place: BufferLocation, bound: &Bound) -> Result<vk::Desc
 }
 
 impl Recorder<'_> {
-    /// Records a launch; how many dispatches it became.
+    /// Records a launch, and returns the number of its dispatches.
     ///
     /// # Errors
-    /// What the kernel cannot run with, and what Vulkan refuses.
+    /// If the kernel cannot run with these operands, or if Vulkan returns an error.
     pub fn launch(&mut self, frame: &mut Frame, launch: &Launch) -> Result<usize, DeviceError> {
         let descs =
             |bindings: &[forebay_base::Binding]| bindings.iter().map(|one| one.desc.clone()).collect::<Vec<_>>();
@@ -144,7 +144,7 @@ impl Recorder<'_> {
         Ok(())
     }
 
-    /// The bytes behind a binding.
+    /// Returns the bytes behind a binding.
     fn bytes(
         &mut self,
         frame: &mut Frame,
@@ -172,7 +172,7 @@ impl Recorder<'_> {
         span(region, self.memories.place(region)?, bound)
     }
 
-    /// The same bytes, where a binding holds them.
+    /// Returns the same bytes if a binding can hold them.
     fn bindable(
         &self,
         launch: &Launch,
@@ -189,7 +189,7 @@ impl Recorder<'_> {
         Ok(span)
     }
 
-    /// The bytes in which the address of others is.
+    /// Returns the bytes that contain the address of other bytes.
     fn address(
         &self,
         frame: &mut Frame,
@@ -214,7 +214,7 @@ impl Recorder<'_> {
         unsafe { self.gpu.functions.cmd_fill_buffer(frame.commands, to.buffer, to.offset_bytes, size_bytes, word) };
     }
 
-    /// Records a barrier: one of the plan, or one between the dispatches of a launch.
+    /// Records a barrier, either of the plan or between the dispatches of a launch.
     pub fn barrier(&self, frame: &Frame, role: Role) {
         use vk::{AccessFlags2 as Access, PipelineStageFlags2 as Stages};
         let (mut stages, mut writes, mut reads) = (Stages::ALL_TRANSFER, Access::TRANSFER_WRITE, Access::TRANSFER_READ);
@@ -226,7 +226,7 @@ impl Recorder<'_> {
         self.order(frame, (stages, writes), (stages, writes | reads));
     }
 
-    /// Makes visible to the host what was copied, and what shaders wrote where the host reads that as well.
+    /// Makes copied bytes visible to the host, and also what shaders wrote if the host reads that.
     pub fn show_host(&self, frame: &Frame, by_shaders: bool) {
         use vk::{AccessFlags2 as Access, PipelineStageFlags2 as Stages};
         let (mut stages, mut writes) = (Stages::ALL_TRANSFER, Access::TRANSFER_WRITE);

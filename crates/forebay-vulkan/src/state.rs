@@ -1,4 +1,4 @@
-//! Everything of a device that changes, behind one lock.
+//! All mutable state of a device, behind one lock.
 
 use std::time::Instant;
 
@@ -10,22 +10,22 @@ use crate::pipeline::Pipelines;
 use crate::record::Counters;
 use crate::stream::{Job, Streams};
 
-/// What the driver was given, counted where it is given.
+/// Counts of what the driver was given, updated when it is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Barriers of commands: `vkCmdPipelineBarrier2`.
+    /// Barriers among commands: `vkCmdPipelineBarrier2`.
     pub barriers: u64,
-    /// Barriers that make what was copied to the host, or noted of indices, visible to it, at the end of batches.
+    /// Barriers at the end of batches that make what was copied to the host, or reported about indices, visible to it.
     pub host_barriers: u64,
     /// Dispatches of shaders.
     pub dispatches: u64,
-    /// Batches: command buffers.
+    /// Batches, each of which is a command buffer.
     pub batches: u64,
-    /// Waits of batches for semaphores.
+    /// Waits for semaphores by batches.
     pub waits: u64,
 }
 
-/// Everything that changes. What is dropped first may use what stands behind it.
+/// The mutable state. Fields that are dropped first may use the fields after them.
 pub(crate) struct State {
     pub(crate) streams: Streams,
     pub(crate) pipelines: Pipelines,
@@ -33,23 +33,23 @@ pub(crate) struct State {
     pub(crate) memories: Memories,
     pub(crate) events: Events,
     pub(crate) failure: Option<DeviceError>,
-    /// Jobs that threads of the host have.
+    /// The number of jobs that threads of the host have.
     pub(crate) jobs: usize,
     pub(crate) tracing: bool,
     pub(crate) trace: Vec<TraceRecord>,
-    /// The least of the index faults that were found and not taken.
+    /// The smallest of the index faults that were found and not taken yet.
     pub(crate) index_fault: Option<IndexFault>,
     pub(crate) counts: Counts,
     pub(crate) birth: Instant,
 }
 
 impl State {
-    /// Makes the first failure stick.
+    /// Records a failure; the first one stays.
     pub fn fail(&mut self, error: DeviceError) {
         self.failure.get_or_insert(error);
     }
 
-    /// Submits what may be, unless the device has failed.
+    /// Submits what can be submitted, unless the device has failed.
     pub fn pump(&mut self) -> Result<Vec<Job>, DeviceError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());

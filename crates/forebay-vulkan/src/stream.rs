@@ -1,6 +1,6 @@
-//! Streams as batches with timeline semaphores: who may be submitted when, and what is done.
+//! Streams as batches with timeline semaphores: what can be submitted when, and what is done.
 //!
-//! All of it is under the device's lock. Only waiting is not.
+//! Everything here happens under the device's lock, except for waiting.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use crate::host_launch::HostLaunch;
 /// The device's clock and ours.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    /// When the device was made.
+    /// When the device was created.
     pub birth: Instant,
-    /// Ticks of the device at some time since then.
+    /// The device's ticks at some later time.
     pub ticks: u64,
     pub at: Duration,
-    /// Nanoseconds of a tick.
+    /// The number of nanoseconds per tick.
     pub period_ns: f64,
 }
 
 impl Clock {
-    /// The time since birth at which the device's clock showed this many ticks.
+    /// Returns the time since birth at which the device's clock showed this many ticks.
     pub fn time(&self, ticks: u64) -> Duration {
         let since = ticks.wrapping_sub(self.ticks) as i64 as f64 * self.period_ns;
         let at = self.at.as_nanos() as f64 + since;
@@ -37,7 +37,7 @@ impl Clock {
     }
 }
 
-/// What a trace says of a command, with the numbers of its time stamps.
+/// What a trace says about a command, with the indices of its time stamps.
 pub(crate) struct Mark {
     pub label: Option<u32>,
     pub name: &'static str,
@@ -56,7 +56,7 @@ pub(crate) struct Point {
 pub(crate) struct Batch {
     pub frame: Frame,
     pub queue: Queue,
-    /// Time stamps: the last is that of its end.
+    /// The number of time stamps; the last one is that of its end.
     pub stamps: u32,
     pub marks: Vec<Mark>,
     /// Host memory that its copies use.
@@ -77,7 +77,7 @@ pub(crate) enum HostWork {
     Launch(HostLaunch),
 }
 
-/// Some work, after which the stream's semaphore has the value.
+/// A piece of work, after which the stream's semaphore has this value.
 pub(crate) struct Item {
     pub work: Work,
     pub waits: Vec<Point>,
@@ -85,10 +85,10 @@ pub(crate) struct Item {
     pub records: Vec<(EventId, u64)>,
 }
 
-/// An item that was submitted; what the host does has no batch.
+/// A submitted item; work on the host has no batch.
 struct Running {
     batch: Option<Batch>,
-    /// What the validation layer understands of being done (see [`Streams::show`]).
+    /// What tells the validation layer that the item is done (see [`Streams::show`]).
     fence: vk::Fence,
     value: u64,
     records: Vec<(EventId, u64)>,
@@ -99,17 +99,17 @@ pub(crate) struct Stream {
     semaphore: vk::Semaphore,
     pub role: Role,
     pub turn: usize,
-    /// The value of the latest item; of the latest one that was submitted; of the latest one that is done.
+    /// The values of the latest item, the latest one that was submitted, and the latest one that is done.
     pub last: u64,
     submitted: u64,
     done: u64,
     pending: VecDeque<Item>,
     running: VecDeque<Running>,
-    /// Whether a thread of the host has the latest item: nothing behind it is submitted.
+    /// Whether a thread of the host has the latest item, so that nothing after it is submitted.
     on_host: bool,
 }
 
-/// What a thread of the host is to do.
+/// A job for a thread of the host.
 pub(crate) struct Job {
     pub point: Point,
     pub work: HostWork,
@@ -120,23 +120,23 @@ pub(crate) struct Job {
 pub(crate) struct Streams {
     gpu: Arc<Gpu>,
     streams: BTreeMap<StreamId, Stream>,
-    /// Semaphores of streams that are gone: a later stream goes on from their values.
+    /// Semaphores of streams that no longer exist; later streams continue from their values.
     free: Vec<(vk::Semaphore, u64)>,
     /// Frames of batches that are done.
     frames: Vec<Frame>,
-    /// Fences that nothing uses.
+    /// Unused fences.
     fences: Vec<vk::Fence>,
-    /// Where generations of events were recorded that are not known to have fired.
+    /// Where generations of events were recorded, if they are not known to have fired.
     records: BTreeMap<EventId, VecDeque<(u64, Point)>>,
 }
 
-/// What became done.
+/// What has been completed.
 #[derive(Default)]
 pub(crate) struct Done {
-    /// Events with the generation that fired, and when.
+    /// Events, with the generation that fired and the time.
     pub fired: Vec<(EventId, u64, Duration)>,
     pub trace: Vec<TraceRecord>,
-    /// Indices out of range, one of each dispatch that found any.
+    /// Indices out of range: one from each dispatch that found any.
     pub index_faults: Vec<IndexFault>,
 }
 
@@ -167,10 +167,10 @@ impl Streams {
         Ok(())
     }
 
-    /// Forgets a stream all of whose work is done, or never will be.
+    /// Removes a stream whose work is all done, or never will be.
     pub fn remove(&mut self, id: StreamId) {
         let Some(stream) = self.streams.remove(&id) else { return };
-        // A semaphore that was never brought to its last value cannot serve another stream.
+        // A semaphore that did not reach its last value cannot serve another stream.
         if stream.done == stream.last {
             self.free.push((stream.semaphore, stream.done));
         } else {
@@ -187,7 +187,7 @@ impl Streams {
         self.streams.keys().copied().collect()
     }
 
-    /// A frame for a queue's family.
+    /// Returns a frame for a queue family.
     pub fn frame(&mut self, family: u32) -> Result<Frame, DeviceError> {
         match self.frames.iter().rposition(|frame| frame.family == family) {
             Some(index) => Ok(self.frames.swap_remove(index)),
@@ -200,7 +200,7 @@ impl Streams {
         self.frames.push(frame);
     }
 
-    /// Notes where a generation is recorded.
+    /// Notes the point at which a generation is recorded.
     pub fn record(&mut self, event: EventId, generation: u64, point: Point) {
         self.records.entry(event).or_default().push_back((generation, point));
     }
@@ -209,18 +209,18 @@ impl Streams {
         self.records.remove(&event);
     }
 
-    /// The point that a wait for a generation waits for; none where it has fired.
+    /// Returns the point for which a wait for a generation waits; `None` if it has fired.
     pub fn point_of(&self, event: EventId, generation: u64) -> Option<Point> {
         let recorded = self.records.get(&event)?.iter();
         recorded.filter(|(recorded, _)| *recorded >= generation).map(|(_, point)| *point).next()
     }
 
-    /// Whether a point is done.
+    /// Returns whether a point is done.
     pub fn is_done(&self, point: Point) -> bool {
         self.streams.get(&point.stream).is_none_or(|stream| point.value <= stream.done)
     }
 
-    /// The semaphore to wait for until a point is done; none where it has not been submitted yet.
+    /// Returns the semaphore to wait for until a point is done; `None` if it has not been submitted yet.
     pub fn semaphore(&self, point: Point) -> Option<vk::Semaphore> {
         let stream = self.streams.get(&point.stream)?;
         (point.value <= stream.submitted).then_some(stream.semaphore)
@@ -230,7 +230,7 @@ impl Streams {
         self.streams.get(&point.stream).is_none_or(|stream| point.value <= stream.submitted)
     }
 
-    /// Adds an item behind a stream's others.
+    /// Appends an item to a stream.
     pub fn push(&mut self, id: StreamId, item: Item) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.last = item.value;
@@ -238,10 +238,10 @@ impl Streams {
         }
     }
 
-    /// Submits all that may be: what waits only for what was submitted before. Jobs for the other thread are returned.
+    /// Submits everything that waits only for what was submitted before, and returns jobs for the other threads.
     ///
     /// # Errors
-    /// What Vulkan refuses.
+    /// If Vulkan returns an error.
     pub fn pump(&mut self) -> Result<Vec<Job>, DeviceError> {
         let mut jobs = Vec::new();
         let ids = self.ids();
@@ -290,7 +290,7 @@ impl Streams {
                 Some(batch)
             }
             Work::OnHost(work) => {
-                // The thread waits for all that the stream did before.
+                // The thread waits for everything that the stream did before.
                 waits.push((stream.semaphore, stream.submitted));
                 stream.on_host = true;
                 jobs.push(Job { point: Point { stream: id, value }, work, waits });
@@ -301,8 +301,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Waits on the host for what a batch will wait for on the device, in a way that the validation layer sees: it knows
-    /// fences, and not timeline semaphores (seen with that of 2023), so that it would miss the order that these give.
+    /// Waits on the host for what a batch will wait for on the device, in a way that the validation layer sees: it understands fences but
+    /// not timeline semaphores (observed with the layer of 2023), so it would miss the order that these establish.
     fn show(&self, waits: &[Point]) -> Result<(), DeviceError> {
         for wait in waits {
             let Some(stream) = self.streams.get(&wait.stream) else { continue };
@@ -326,13 +326,13 @@ impl Streams {
         made.map_err(failed("making a fence"))
     }
 
-    /// A thread of the host has done its part: the stream goes on behind it.
+    /// Continues a stream after a thread of the host has done its part.
     ///
     /// # Errors
-    /// What Vulkan refuses.
+    /// If Vulkan returns an error.
     pub fn done_on_host(&mut self, point: Point) -> Result<(), DeviceError> {
         if self.gpu.validated {
-            // The thread waited for these, with semaphores.
+            // The thread waited for these with semaphores.
             self.show(&[point])?;
         }
         let gpu = self.gpu.clone();
@@ -346,10 +346,10 @@ impl Streams {
         Ok(())
     }
 
-    /// Finds out what is done, and takes back what it needed.
+    /// Finds out what is done, and takes back the resources that it needed.
     ///
     /// # Errors
-    /// What Vulkan says, a lost device above all.
+    /// If Vulkan returns an error, in particular for a lost device.
     pub fn retire(&mut self, clock: &Clock) -> Result<Done, DeviceError> {
         let mut done = Done::default();
         for (&id, stream) in &mut self.streams {
@@ -398,15 +398,15 @@ impl Streams {
         Ok(done)
     }
 
-    /// The point after all that a stream was given.
+    /// Returns the point after everything that a stream was given.
     pub fn end(&self, id: StreamId) -> Option<Point> {
         self.streams.get(&id).map(|stream| Point { stream: id, value: stream.last })
     }
 
-    /// Forgets what was not submitted, as if it had been done: it never will be. Nothing runs any more.
+    /// Discards what was not submitted, as if it had been done: it never will be. Nothing may still be running.
     ///
     /// # Errors
-    /// What Vulkan refuses.
+    /// If Vulkan returns an error.
     pub fn abandon(&mut self) -> Result<(), DeviceError> {
         for stream in self.streams.values_mut() {
             stream.running.clear();

@@ -1,4 +1,4 @@
-//! The Vulkan loader, an instance, and what the validation layer says.
+//! The Vulkan loader, an instance, and the validation layer's messages.
 
 use std::ffi::{CStr, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -9,7 +9,7 @@ use forebay_device::DeviceError;
 /// The layer that checks everything.
 const VALIDATION_LAYER: &CStr = c"VK_LAYER_KHRONOS_validation";
 
-/// What the validation layer said, oldest first.
+/// The validation layer's messages, oldest first.
 #[derive(Default)]
 pub(crate) struct Messages {
     lines: Mutex<Vec<String>>,
@@ -20,12 +20,12 @@ impl Messages {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     }
 
-    /// The messages so far, which are forgotten.
+    /// Takes the messages so far.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The first message, if there is one.
+    /// Returns the first message, if there is one.
     pub fn first(&self) -> Option<String> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).first().cloned()
     }
@@ -37,21 +37,21 @@ pub(crate) struct System {
     messenger: Option<(ext::debug_utils::Instance, vk::DebugUtilsMessengerEXT)>,
     /// Boxed, because the messenger holds its address.
     pub messages: Box<Messages>,
-    /// The version of Vulkan that the validation layer was made for; none without it.
+    /// The version of Vulkan for which the validation layer was made; `None` without the layer.
     layer_version: Option<u32>,
-    /// The library stays loaded as long as its functions may be called.
+    /// Keeps the library loaded as long as its functions may be called.
     pub entry: Entry,
 }
 
-/// Why Vulkan cannot be used at all.
+/// Returns the error for a machine on which Vulkan cannot be used at all.
 pub(crate) fn no_vulkan(reason: impl ToString) -> DeviceError {
     DeviceError::Setting { reason: format!("no Vulkan: {}", reason.to_string()) }
 }
 
-/// The loader of this process: it is opened once.
+/// Returns the loader of this process, which is opened once.
 ///
 /// # Errors
-/// [`DeviceError::Setting`] where there is none.
+/// [`DeviceError::Setting`] if there is none.
 pub(crate) fn entry() -> Result<Entry, DeviceError> {
     static ENTRY: OnceLock<Result<Entry, String>> = OnceLock::new();
     // SAFETY: the system's Vulkan loader is trusted to be one; it stays loaded for the process's life.
@@ -60,10 +60,10 @@ pub(crate) fn entry() -> Result<Entry, DeviceError> {
 }
 
 impl System {
-    /// An instance; with the validation layer, synchronization validation included, where `validate`.
+    /// Creates an instance; if `validate`, with the validation layer, including synchronization validation.
     ///
     /// # Errors
-    /// [`DeviceError::Setting`] where there is no driver, or no validation layer though one is asked for.
+    /// [`DeviceError::Setting`] if there is no driver, or if the validation layer is requested but missing.
     pub fn new(entry: Entry, validate: bool) -> Result<System, DeviceError> {
         let application = vk::ApplicationInfo::default()
             .application_name(c"forebay")
@@ -103,7 +103,7 @@ impl System {
         Ok(System { instance, messenger: Some((functions, messenger)), messages, layer_version, entry })
     }
 
-    /// Whether the validation layer can judge what came with a version of Vulkan; true without a layer. An older one takes new
+    /// Returns whether the validation layer can check what came with a version of Vulkan; true without a layer. An older layer takes new
     /// structures and shaders for mistakes.
     pub fn can_judge(&self, version: u32) -> bool {
         can_judge(self.layer_version, version)
@@ -126,7 +126,7 @@ impl Drop for System {
     }
 }
 
-/// A listener that keeps warnings and errors.
+/// Returns a listener that keeps warnings and errors.
 fn listener(messages: &Messages) -> vk::DebugUtilsMessengerCreateInfoEXT<'static> {
     use vk::{DebugUtilsMessageSeverityFlagsEXT as Severity, DebugUtilsMessageTypeFlagsEXT as Kind};
     vk::DebugUtilsMessengerCreateInfoEXT::default()
@@ -144,7 +144,7 @@ unsafe extern "system" fn listen(
     data: *const vk::DebugUtilsMessengerCallbackDataEXT<'_>,
     messages: *mut c_void,
 ) -> vk::Bool32 {
-    // What is general is about the machine's drivers and layers, not about what we do.
+    // General messages are about the machine's drivers and layers, not about what we do.
     if kind.contains(vk::DebugUtilsMessageTypeFlagsEXT::VALIDATION) {
         // SAFETY: the caller's promises.
         unsafe {

@@ -1,5 +1,5 @@
-//! Threads of the host that work for streams: one moves bytes from and to spill files, one runs launches on the host. Each begins with
-//! the first need of it, and ends with the device.
+//! Threads of the host that work for streams: one moves bytes to and from spill files, and one runs launches on the host. Each starts when
+//! it is first needed, and ends with the device.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
@@ -14,25 +14,25 @@ use crate::gpu::{Gpu, failed};
 use crate::state::State;
 use crate::stream::{HostWork, Job};
 
-/// How long a wait for the device lasts before it is looked whether anything failed.
+/// How long to wait for the device before checking whether anything has failed.
 pub(crate) const WAIT_NS: u64 = 1_000_000_000;
 
-/// What the device and its threads share.
+/// The data that the device and its threads share.
 pub(crate) struct Shared {
     state: Mutex<State>,
-    /// Tells of what threads of the host have done, and of failures.
+    /// Signals what threads of the host have done, and failures.
     pub changed: Condvar,
     workers: Mutex<Workers>,
 }
 
-/// The threads, once there was a need of them.
+/// The threads, once they have been needed.
 #[derive(Default)]
 struct Workers {
     disk: Option<Worker>,
     launches: Option<Worker>,
 }
 
-/// A thread, and the way to it.
+/// A thread, and the channel to it.
 struct Worker {
     jobs: mpsc::Sender<Job>,
     thread: JoinHandle<()>,
@@ -59,17 +59,17 @@ impl Shared {
                 HostWork::Transfer(_) => &workers.disk,
                 HostWork::Launch(_) => &workers.launches,
             };
-            // A thread lives as long as this sender.
+            // The thread lives as long as this sender.
             if let Some(worker) = worker {
                 worker.jobs.send(job).unwrap_or_default();
             }
         }
     }
 
-    /// Starts the thread for spill files, once.
+    /// Starts the thread for spill files, if it is not running yet.
     ///
     /// # Errors
-    /// Host memory that its buffers do not fit, or a thread that the system refuses.
+    /// If host memory has no room for its buffers, or if the system refuses the thread.
     pub fn start_disk(self: &Arc<Shared>, gpu: &Arc<Gpu>) -> Result<(), DeviceError> {
         let mut workers = self.workers();
         if workers.disk.is_none() {
@@ -82,10 +82,10 @@ impl Shared {
         Ok(())
     }
 
-    /// Starts the thread for launches on the host, and those that kernels share their work between, once.
+    /// Starts the thread for launches on the host, and those between which kernels divide their work, if they are not running yet.
     ///
     /// # Errors
-    /// Host memory that kernels' buffers do not fit, or threads that the system refuses.
+    /// If host memory has no room for the kernels' buffers, or if the system refuses the threads.
     pub fn start_launches(self: &Arc<Shared>, gpu: &Arc<Gpu>) -> Result<(), DeviceError> {
         let mut workers = self.workers();
         if workers.launches.is_none() {
@@ -99,7 +99,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether launches on the host have their thread.
+    /// Returns whether the thread for launches on the host is running.
     pub fn runs_launches(&self) -> bool {
         self.workers().launches.is_some()
     }
@@ -136,7 +136,7 @@ impl Shared {
         Ok(Worker { jobs, thread: thread.map_err(refused)? })
     }
 
-    /// Ends the threads once they have done what they have.
+    /// Ends the threads once they have finished their jobs.
     pub fn stop(&self) {
         let Workers { disk, launches } = std::mem::take(&mut *self.workers());
         for Worker { jobs, thread } in [disk, launches].into_iter().flatten() {
@@ -150,7 +150,7 @@ fn misled() -> DeviceError {
     DeviceError::Lost { reason: "a thread has work of another's".to_string() }
 }
 
-/// Does a job once all that it waits for is done.
+/// Does a job once everything that it waits for is done.
 fn run_job(
     gpu: &Gpu,
     shared: &Shared,

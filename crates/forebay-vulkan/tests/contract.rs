@@ -1,4 +1,4 @@
-//! The contract that every device keeps, on this machine's first Vulkan device: with tiles, and as one without sparse buffers.
+//! The contract that every device keeps, on this machine's first Vulkan device: with tiles, and as a device without sparse buffers.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn open(options: VulkanOptions) -> Vec<(&'static str, Arc<dyn Device>)> {
     }
 }
 
-/// Those that there are: a device without sparse buffers has placed memory only.
+/// The available devices. A device without sparse buffers has only placed memory.
 fn devices() -> Vec<(&'static str, Arc<dyn Device>)> {
     [true, false]
         .into_iter()

@@ -7,7 +7,7 @@ use forebay_testing::Random;
 use forebay_testing::parts::skipped;
 use forebay_vulkan::{VulkanDevice, VulkanOptions};
 
-/// More than passes through host memory at once.
+/// More bytes than pass through host memory at once.
 const BYTES: u64 = 9 << 20;
 
 fn device() -> Option<VulkanDevice> {
@@ -20,7 +20,7 @@ fn device() -> Option<VulkanDevice> {
     }
 }
 
-/// Random copies between a host block, device memory and a file, of any bytes, against plain vectors.
+/// Random copies of any bytes between a host block, device memory and a file, compared with plain vectors.
 #[test]
 fn bytes_come_back_as_they_were_written() {
     let Some(device) = device() else { return };
@@ -69,7 +69,7 @@ fn bytes_come_back_as_they_were_written() {
     }
 }
 
-/// A stream that waits for a file does not keep others from going on, and events order the two.
+/// A stream that waits for a file does not hold up others, and events order the two.
 #[test]
 fn events_order_files_and_kernels_streams() {
     let Some(device) = device() else { return };

@@ -1,12 +1,12 @@
-//! Predicted and measured time of training steps: budgets and link speeds in turn, rounds interleaved.
+//! Predicted and measured time of training steps, alternating between budgets and link speeds in interleaved rounds.
 //!
 //! ```text
 //! cargo bench -p forebay --bench agreement -- [FOLDER]... [--output FILE.json]
 //! ```
 //!
-//! A folder holds `model.onnx`, `inputs.npz` with `x` and `y` (or `train_x` and `train_y`), and `training.json`, as those in
-//! `testdata/golden`, which are taken where none is named. Each line is one budget behind one link: the median of measured
-//! steps, what the simulator makes of the plan with the durations that the same steps measured, and their ratio.
+//! A folder holds `model.onnx`, `inputs.npz` with `x` and `y` (or `train_x` and `train_y`), and `training.json`, like those in
+//! `testdata/golden`, which are used by default. Each line is one budget with one link: the median of measured steps, the time that the
+//! simulator predicts for the plan from the durations measured in the same steps, and their ratio.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -22,12 +22,12 @@ use serde_json::Value;
 
 type Batch = (BTreeMap<String, Tensor>, Tensor);
 
-/// Steps that are measured of each line, after those that are not.
+/// The number of measured steps per line, after the warm-up steps.
 const ROUNDS: usize = 7;
 const WARM_UP: usize = 3;
-/// Budgets in percent of what the model takes without one.
+/// Budgets in percent of the memory that the model takes without one.
 const SHARES: [f64; 3] = [100.0, 50.0, 25.0];
-/// Bytes per second; none for the machine's own speed.
+/// Bytes per second; `None` for the machine's own speed.
 const LINKS: [Option<u64>; 3] = [None, Some(8_000_000_000), Some(2_000_000_000)];
 
 struct Line {
@@ -109,7 +109,7 @@ fn batch(path: &Path) -> Result<Batch, Failure> {
         if !name.starts_with("train") {
             return Ok(tensor);
         }
-        // Batches stand one after the other where there are several.
+        // Several batches are stored one after the other.
         let shape = tensor.shape()[1..].to_vec();
         tensor.rows(&[0]).reshaped(&shape).ok_or_else(|| "a shape that does not fit".into())
     };

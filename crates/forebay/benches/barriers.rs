@@ -1,4 +1,4 @@
-//! How many barriers plans need, next to other ways to place them; and what they cost.
+//! How many barriers plans need, compared with other ways to place them; and what they cost.
 //!
 //! ```text
 //! cargo bench -p forebay --bench barriers -- [table|planning|gain] [MODEL.onnx|FOLDER]... [--output FILE.json]
@@ -8,7 +8,7 @@
 //! - `planning`: how long the passes take for a graph of 10,000 launches.
 //! - `gain`: runs of a graph with parallel branches, as planned and with a barrier after every dispatch.
 //!
-//! All that ran is in one record.
+//! All results go into one record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The models that the arguments name, folders searched; those of the repository without any.
+/// Returns the models that the arguments name, searching folders; by default, those of the repository.
 fn models(arguments: &[String]) -> Result<Vec<PathBuf>, Failure> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let own = ["testdata/golden", "crates/forebay-model/tests/data", "examples"].map(|folder| root.join(folder));
@@ -73,8 +73,8 @@ fn models(arguments: &[String]) -> Result<Vec<PathBuf>, Failure> {
     Ok(found.into_iter().collect())
 }
 
-/// A model's program, as the product compiles it; for training with the mean squared error and momentum, whatever the model
-/// is for: the loss is one launch of many.
+/// Returns a model's program, compiled as the product does; for training, with the mean squared error and momentum, whatever the model's
+/// purpose: the loss is one launch of many.
 fn program(path: &Path, train: bool, device: &dyn Device) -> Result<Program, Failure> {
     let mut graph = onnx::read_file(path)?.graph;
     if !train {
@@ -97,7 +97,7 @@ fn program(path: &Path, train: bool, device: &dyn Device) -> Result<Program, Fai
     Ok(program)
 }
 
-/// Gives constants backing locations, as the product does.
+/// Assigns backing locations to constants, as the product does.
 fn name_constants(program: &mut Program) -> Result<(), Failure> {
     let known: BTreeSet<BufferId> = program.persistent.iter().map(|named| named.operand.buffer).collect();
     for (buffer, tensor) in std::mem::take(&mut program.contents).into_iter().filter(|(id, _)| !known.contains(id)) {
@@ -108,21 +108,21 @@ fn name_constants(program: &mut Program) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A plan; with `split`, barriers become records and waits where the planner expects to gain by it.
+/// Returns a plan; with `split`, barriers become records and waits where the planner expects a gain.
 fn planned(program: &Program, order: LaunchOrder, split: bool, device: &dyn Device) -> Result<Plan, Failure> {
     let options = PlanOptions { order, check: true, ..PlanOptions::default() };
     let mut costs = cost::estimate(program, device.limits());
     if !split {
-        // Launches that fill the machine gain nothing from company.
+        // Launches that fill the machine gain nothing from running concurrently.
         costs.launch_workers.fill(costs.workers);
     }
     Ok(plan(program, &options, device.limits(), &costs)?)
 }
 
-/// Barriers of a tracker that knows buffers and not bytes, each logical buffer being one with memory of its own: before
-/// every launch that touches a buffer written since the last barrier, or writes one that was read. It takes more memory
-/// than a plan, and so meets no buffer again that held something else before; with one buffer for all of a plan's memory,
-/// it would need a barrier after every launch.
+/// Returns the number of barriers of a tracker that knows buffers instead of bytes, with separate memory for each logical buffer: one
+/// before every launch that touches a buffer written since the last barrier, or writes one that was read. This takes more memory than a
+/// plan, and so never reuses a buffer that held something else before; with one buffer for all of a plan's memory, it would need a barrier
+/// after every launch.
 fn whole_buffer_barriers(program: &Program) -> usize {
     let (mut written, mut read) = (BTreeSet::new(), BTreeSet::new());
     let mut barriers = 0;
@@ -169,7 +169,7 @@ fn table(device: &dyn Device, models: &[PathBuf]) -> Table {
     table
 }
 
-/// The model's name: its file's, or its folder's where every folder has the same file.
+/// Returns the model's name: its file's, or its folder's if every folder has the same file.
 fn name(path: &Path) -> String {
     let part = |part: Option<&std::ffi::OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
     let stem = part(path.file_stem());
@@ -199,8 +199,8 @@ fn row(program: &Program, device: &dyn Device) -> Result<Vec<Cell>, Failure> {
     Ok(counts.map(Cell::from).into_iter().chain([peak]).collect())
 }
 
-/// A graph of branches: `blocks` blocks one after the other, each of `branches` chains of `depth` kernels on tensors of
-/// `count` numbers that are added up at the end.
+/// Returns a graph of branches: `blocks` consecutive blocks, each of `branches` chains of `depth` kernels on tensors of `count` numbers,
+/// which are added up at the end.
 fn branchy(blocks: usize, branches: usize, depth: usize, count: u64) -> Result<Program, Failure> {
     let desc = TensorDesc::packed(DataType::Float32, &[count])?;
     let mut program = Program::default();
@@ -278,7 +278,7 @@ fn planning(device: &dyn Device) -> Result<Table, Failure> {
     Ok(table)
 }
 
-/// The plan with a barrier after every launch.
+/// Returns the plan with a barrier after every launch.
 fn after_every_dispatch(plan: &Plan) -> Plan {
     let mut slow = plan.clone();
     slow.commands.clear();

@@ -1,8 +1,8 @@
-//! How far planned steps are from ideal: `cargo bench -p forebay --bench replay -- TRACES...`, or with `--scale 0.5` on a device
-//! with half the memory.
+//! How far planned steps are from ideal: `cargo bench -p forebay --bench replay -- TRACES...`, or with `--scale 0.5` on a device with half
+//! the memory.
 //!
-//! Prints a row of a table for each trace: ideal seconds, the lower bound, the plan and demand paging over ideal, traffic each
-//! way, recomputation, and how long planning took. The verifier has judged every schedule.
+//! Prints a table row for each trace: ideal seconds, the lower bound, the plan and demand paging relative to ideal, traffic each way,
+//! recomputation, and the planning time. The verifier has checked every schedule.
 
 #[path = "common/mod.rs"]
 mod common;

@@ -1,12 +1,12 @@
-//! What a call costs besides its kernels: at one size, at ten sizes in turn, and where stages meet; and how long models of ten thousand
-//! nodes take until they can run.
+//! The cost of a call besides its kernels: at one size, at ten sizes in turn, and at borders between stages; and how long models of ten
+//! thousand nodes take until they can run.
 //!
 //! ```text
 //! cargo bench -p forebay --bench sizes -- [--output FILE.json]
 //! ```
 //!
-//! Of each call, the time in which its commands ran is taken away. Memory is that of the process, as the system counts it. What a border
-//! between stages costs is the difference to a call of one stage, by border.
+//! The time in which a call's commands ran is subtracted. Memory is that of the process, as counted by the system. The cost of a border
+//! between stages is the difference from a call of one stage, per border.
 
 use std::time::Instant;
 
@@ -16,13 +16,13 @@ use forebay_testing::onnx::builder::{BOOL, FLOAT, GraphBuilder, INT64, Value};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Calls that are measured, after those of every size that are not.
+/// The number of measured calls, after unmeasured ones of every size.
 const CALLS: usize = 1000;
 
-/// Sessions of each large model.
+/// The number of sessions created for each large model.
 const MAKES: usize = 3;
 
-/// Nodes of a large model, at least.
+/// The minimum number of nodes of a large model.
 const NODES: usize = 10_000;
 
 fn main() -> Result<(), Failure> {
@@ -69,7 +69,7 @@ fn chain() -> Result<Model, Error> {
     Model::from_bytes(&graph.build())
 }
 
-/// y = x or -x, as the mean says.
+/// y = x or -x, depending on the mean.
 fn branch() -> Result<Model, Error> {
     let one =
         |operator: &str| GraphBuilder::new().node(operator, &["x"], &["result"]).output("result", FLOAT, &["N", "8"]);
@@ -88,7 +88,7 @@ fn branch() -> Result<Model, Error> {
     Model::from_bytes(&graph.build())
 }
 
-/// Negative numbers without what is not above a half: two plans around a list of indices.
+/// The negated numbers above a limit: two plans around a list of indices.
 fn indices() -> Result<Model, Error> {
     let graph = GraphBuilder::new()
         .input("x", FLOAT, &["N", "8"])
@@ -102,7 +102,7 @@ fn indices() -> Result<Model, Error> {
     Model::from_bytes(&graph.build())
 }
 
-/// Adds to x until its largest element is too large, which is after 20 times.
+/// Adds to x until its largest element is too large, which happens after 20 times.
 fn repeats() -> Result<Model, Error> {
     let body = GraphBuilder::new()
         .input("i", INT64, &[])
@@ -133,7 +133,7 @@ impl Chain {
         Chain { graph: GraphBuilder::new().input("x", FLOAT, sizes), nodes: 0 }
     }
 
-    /// A weight; its name.
+    /// Adds a weight and returns its name.
     fn weight(&mut self, shape: &[usize]) -> String {
         let name = format!("w{}", self.nodes);
         let count = shape.iter().product();
@@ -142,7 +142,7 @@ impl Chain {
         name
     }
 
-    /// A node; the name of its output.
+    /// Adds a node and returns the name of its output.
     fn node(&mut self, operator: &str, inputs: &[&str], attributes: Vec<(&str, Value)>) -> String {
         self.nodes += 1;
         let name = format!("v{}", self.nodes);
@@ -162,7 +162,7 @@ impl Chain {
         self.node("Add", &[&product, &bias], Vec::new())
     }
 
-    /// A normalisation of the last axis, operator by operator, as exporters of old versions write it.
+    /// A normalisation over the last axis, operator by operator, as older exporters write it.
     fn normalization(&mut self, x: &str, width: usize) -> String {
         let mean = |chain: &mut Chain, x: &str| chain.node("ReduceMean", &[x, "last"], Vec::new());
         let m = mean(self, x);
@@ -177,7 +177,7 @@ impl Chain {
     }
 }
 
-/// Layers of a product, a bias, an activation and a sum with what came in.
+/// Layers of a product, a bias, an activation and a sum with the layer's input.
 fn residual() -> (GraphBuilder, usize) {
     let mut chain = Chain::new(&["4", "16"]);
     let mut last = "x".to_owned();
@@ -232,7 +232,7 @@ fn transformer() -> (GraphBuilder, usize) {
     chain.end(&last, &["2", "8", "16"])
 }
 
-/// Eight chains of functions of single elements, which are added in the end.
+/// Eight chains of elementwise functions, which are added at the end.
 fn elementwise() -> (GraphBuilder, usize) {
     let mut chain = Chain::new(&["4", "16"]);
     let mut ends = vec!["x".to_owned(); 8];
@@ -271,8 +271,8 @@ fn plan(name: &str, graph: GraphBuilder, nodes: usize, table: &mut Table) -> Res
     Ok(())
 }
 
-/// Measures calls; gives microseconds besides commands. Of models of several stages, `borders` says how many there are, and what a call
-/// of one stage costs.
+/// Measures calls and returns the microseconds besides commands. For models of several stages, `borders` holds the number of borders and
+/// the cost of a call of one stage.
 fn measure(
     name: &str,
     model: &Model,
@@ -316,7 +316,7 @@ fn measure(
     Ok(besides)
 }
 
-/// KiB of memory that the process has.
+/// Returns the resident memory of the process in KiB.
 fn resident_kib() -> i64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,5 +1,5 @@
-//! Streams and events, one function for each sample of MindSpore's guide to them, with its names: what is wrong there is
-//! wrong here, and can be seen to be. All run on a device that reorders whatever it may.
+//! Streams and events: one function for each sample in MindSpore's guide to them, with the same names. What is wrong in the guide is also
+//! wrong here, and visibly so. All samples run on a device that reorders whatever it is allowed to.
 //!
 //!     cargo run --release -p forebay --example streams
 
@@ -14,7 +14,7 @@ use forebay_device::host::{HostDevice, HostOptions};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// How often each sample is run, each time in another order.
+/// The number of times that each sample is run, each time in a different order.
 const ROUNDS: u64 = 20;
 
 fn main() -> Result<()> {
@@ -29,21 +29,21 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A program of the guide.
+/// A program from the guide.
 pub struct Sample {
-    /// What it shows.
+    /// What the program shows.
     pub name: &'static str,
-    /// The program; what it computes in the end.
+    /// The program, which returns its final result.
     pub program: fn(&Context) -> Result<DeviceTensor>,
     /// The same arithmetic on one stream.
     pub meant: fn(&Context) -> Result<DeviceTensor>,
     /// Whether freed memory is kept while another stream uses it.
     pub extend_lifetimes: bool,
-    /// Whether the program is right.
+    /// Whether the program is correct.
     pub right: bool,
 }
 
-/// All of them, in the guide's order.
+/// All samples, in the guide's order.
 pub const SAMPLES: [Sample; 8] = [
     Sample { program: no_wait, right: false, ..sample("sum on another stream, nothing waits", sum_of_product) },
     Sample { program: wait_stream, ..sample("the same with wait_stream", sum_of_product) },
@@ -64,9 +64,9 @@ const fn sample(name: &'static str, meant: fn(&Context) -> Result<DeviceTensor>)
     Sample { name, program: meant, meant, extend_lifetimes: true, right: true }
 }
 
-/// What became of a sample.
+/// The outcome of a sample.
 pub struct Outcome {
-    /// Runs with another result than meant.
+    /// The number of runs whose result is not the intended one.
     pub wrong: u64,
     /// The first race that the checker found.
     pub race: Option<String>,
@@ -75,7 +75,7 @@ pub struct Outcome {
 /// Runs a sample on a device that reorders, and on one that does not.
 ///
 /// # Errors
-/// A failure of the device.
+/// If the device fails.
 pub fn run(sample: &Sample) -> Result<Outcome> {
     let options = ContextOptions::default().record(true).extend_lifetimes(sample.extend_lifetimes);
     let host = Arc::new(HostDevice::new(&HostOptions { threads: Some(2), ..HostOptions::default() })?);
@@ -118,7 +118,7 @@ fn sum_of_product(context: &Context) -> Result<DeviceTensor> {
     Ok(A.matmul(&A)?.sum()?)
 }
 
-/// Not recommended in the guide, because making a stream takes time there. Here streams of the device are pooled.
+/// The guide does not recommend this, because creating a stream takes time there. Here, the streams of the device are pooled.
 fn stream_per_call(context: &Context) -> Result<DeviceTensor> {
     repeat(context, |A| func(A, &Stream::new(context, 0)?))
 }
@@ -152,7 +152,7 @@ fn repeat(context: &Context, func: impl Fn(&DeviceTensor) -> Result<DeviceTensor
     Ok(total)
 }
 
-/// As the guide prints it. Its last line waits for `ev1`, and so not for `sum`.
+/// As printed in the guide. The last wait is for `ev1`, and therefore not for `sum`.
 fn events_as_printed(context: &Context) -> Result<DeviceTensor> {
     let s = Stream::new(context, 0)?;
     let ev1 = Event::new(context, false);
@@ -168,7 +168,7 @@ fn events_as_printed(context: &Context) -> Result<DeviceTensor> {
         ev2.record()?;
         C
     };
-    ev1.wait()?; // Ensure 'C = ops.sum(B)' is complete: it does not.
+    ev1.wait()?; // Ensure 'C = ops.sum(B)' is complete (it does not).
     let D = C.add(1.0)?;
     Ok(D)
 }
@@ -197,7 +197,7 @@ fn sum_plus_one(context: &Context) -> Result<DeviceTensor> {
     Ok(sum_of_product(context)?.add(1.0)?)
 }
 
-/// `add_s0` is dropped while `s1` still reads it, and the next allocation wants memory of its size.
+/// `add_s0` is dropped while `s1` still reads it, and the next allocation asks for memory of the same size.
 fn mess_output(context: &Context) -> Result<DeviceTensor> {
     let s1 = Stream::new(context, 0)?;
 
@@ -229,7 +229,7 @@ fn plus_three(context: &Context) -> Result<DeviceTensor> {
     Ok(randn(context, &[10, 32, 32, 32], 1)?.add(1.0)?.add(1.0)?.add(1.0)?)
 }
 
-/// Numbers between -1 and 1 that look random, a function of `seed`.
+/// Pseudorandom numbers between -1 and 1, determined by `seed`.
 fn randn(context: &Context, shape: &[u64], seed: u64) -> Result<DeviceTensor> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut number = || {

@@ -28,7 +28,7 @@ fn sixteen_bits_in_parts_have_the_bits_of_the_batch() {
     sixteen_bits_have_the_bits_of_the_batch(&host(2), &[(1024, 2, 1024), (48, 3, 48)]);
 }
 
-/// Batches whose result depends on more than the individual samples are not split, nor are those of a model with a fixed batch size.
+/// Batches that are more than their individual samples are computed part by part, and so are those of a model with a fixed batch size.
 #[test]
 fn what_depends_on_its_batch_is_told() {
     let case = forebay_golden::Case::read("digits-cnn");

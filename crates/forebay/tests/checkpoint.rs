@@ -179,7 +179,7 @@ fn the_last_checkpoints_stay_whole() {
         folder.keep_last(2).unwrap();
         checkpoint
     };
-    // A foreign folder; and the order of writing counts, not that of the numbers.
+    // Someone else's folder stays, and the order of writing counts, not that of the numbers.
     std::fs::create_dir(directory.join("step-notes")).unwrap();
     let written: Vec<Checkpoint> = [10, 5, 20].map(write).into();
     let steps = || {

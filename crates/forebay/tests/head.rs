@@ -20,7 +20,7 @@ fn a_new_head_trains_and_is_saved() {
     let (new, old) = (initializers(&model), initializers(&digits()));
     assert_eq!((new["fc.weight"].shape(), new["fc.bias"].shape()), (&[3, 64][..], &[3][..]));
     assert_eq!(new["conv3.weight"], old["conv3.weight"], "everything else stays");
-    // nn.Linear(64, 3): uniform within +-1 / sqrt(64).
+    // nn.Linear(64, 3): uniform within 1 / sqrt(64).
     let weights = new["fc.weight"].to_f32().unwrap();
     let largest = weights.iter().fold(0.0f32, |most, weight| most.max(weight.abs()));
     let mean = weights.iter().sum::<f32>() / weights.len() as f32;

@@ -111,8 +111,8 @@ fn no_budget_is_exceeded_by_plans_that_wait() {
     }
 }
 
-/// A list with one element for each positive element of x, and values computed from x scaled by the list's sum: these pass from one stage
-/// to the next.
+/// A list with one element for each positive element of x, and values computed from x, scaled by the list's sum. These values pass from one
+/// stage to the next.
 fn late_list() -> Model {
     let graph = GraphBuilder::new()
         .input("x", FLOAT, &["N"])

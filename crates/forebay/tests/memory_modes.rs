@@ -210,7 +210,7 @@ fn what_cannot_be_says_so() {
     assert!(error.contains(&minimum.to_string()) && error.contains(launch), "{error}");
     let error = refused(options(2, MemoryMode::Direct, Some(Policy::Touch), None));
     assert!(error.contains("--memory automatic"), "{error}");
-    // Host memory runs out during the step or when parameters are read back; nothing is lost by then.
+    // Host memory runs out during the step or when parameters arrive; nothing has been lost by then.
     let mut short = options(2, MemoryMode::Automatic, None, Some(minimum));
     short.memory.host_memory = Some(MemorySize::Bytes(1 << 20));
     let (batch, labels) = case.batch(0);

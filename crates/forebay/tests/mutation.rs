@@ -33,7 +33,7 @@ fn plan(path: &str, step: Step, order: LaunchOrder, device_memory: Option<Memory
     }
 }
 
-/// Returns whether the checker objects to a list of commands. A race in any step also occurs in the first.
+/// Returns whether the checker objects to a list of commands. A race in the first step is a race in every step.
 fn objects(plan: &Plan, commands: &[Command]) -> bool {
     check_races(&plan.prologue, commands, 1, StepBoundary::HostJoin).is_err()
 }

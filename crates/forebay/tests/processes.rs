@@ -160,7 +160,7 @@ fn sessions_give_the_outputs_of_one_process() {
     for (name, processes) in [("digits-cnn", 2), ("digits-cnn", 3), ("resnet20", 4), ("tiny-gpt", 2), ("unet3d", 2)] {
         let case = Case::read(name);
         let is_shared = run_session_together(&case.model(), &[case.input()], processes, "60%");
-        // One volume has no images to share out: each process computes all of it.
+        // One volume has no images to share out.
         assert_eq!(is_shared, name != "unet3d", "{name}");
     }
 }

@@ -101,7 +101,7 @@ impl Network {
         }
     }
 
-    /// Halves or doubles the spatial sizes, or leaves them.
+    /// Halves or doubles the spatial sizes, or leaves them unchanged.
     fn resampling(&mut self) {
         let dimensions = self.sizes.len() - 2;
         let twos = || Value::Ints(vec![2; dimensions]);

@@ -1,4 +1,4 @@
-//! Recurrent networks as whole models: a step of gradient descent moves every parameter by the slope of the loss, as computed from
+//! Recurrent networks as whole models: a step of gradient descent moves every parameter by the slope of the loss, which is compared with
 //! differences of the loss.
 
 use std::collections::BTreeMap;

@@ -85,7 +85,7 @@ fn shapes_follow_the_elements_of_inputs() {
     assert!(matches!(error, Error::Model(_)), "{error}");
 }
 
-/// The number of positive sums over rows determines how many numbers there are.
+/// The number of positive elements determines how many numbers there are.
 fn computed_size() -> GraphBuilder {
     GraphBuilder::new()
         .input("x", FLOAT, &["N"])

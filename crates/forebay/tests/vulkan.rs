@@ -20,7 +20,7 @@ const SMALL_BINDING_BYTES: u64 = 4096;
 /// Returns whether there is a Vulkan device to test on.
 ///
 /// # Panics
-/// If there is none although `FOREBAY_REQUIRE` names vulkan.
+/// Panics if there is none although `FOREBAY_REQUIRE` names vulkan.
 fn present() -> bool {
     let reason = match adapters() {
         Ok(adapters) if adapters.iter().any(|adapter| adapter.lacks.is_none()) => return true,
@@ -155,8 +155,8 @@ cases! {
     unet3d: "unet3d", 1;
 }
 
-/// Launches have the workspace that they need even if a small budget cuts them into parts. Nothing runs, so budgets can be as small as any
-/// device's.
+/// Launches have the workspace that they need even if a small budget cuts them into parts. Nothing runs, so budgets can be as small as
+/// possible.
 #[test]
 fn parts_have_the_workspace_that_they_need() {
     if !present() {

@@ -109,7 +109,7 @@ fn weights_are_the_same_from_wherever_they_come() {
         let mut losses = Vec::new();
         for _ in 0..3 {
             losses.push(trainer.step(batch(), input()).unwrap().loss.to_bits());
-            // Another plan replaces the training plan and then returns to it.
+            // Another plan temporarily replaces the training plan.
             losses.push(trainer.evaluate(batch(), input()).unwrap().loss.to_bits());
         }
         (losses, trainer.parameters().unwrap(), trainer.state().unwrap())
@@ -161,7 +161,7 @@ fn a_trained_model_may_take_the_place_of_the_one_that_it_was_read_from() {
             files.push(std::fs::read(&path).unwrap());
             for _ in 0..2 {
                 trainer.step(batch(), input()).unwrap();
-                // The second time, the file of the frozen weights is the one being replaced.
+                // The second time, the name of the file that the frozen weights come from already belongs to another file.
                 trainer.save(&path).unwrap();
                 files.push(std::fs::read(&path).unwrap());
             }

@@ -73,7 +73,7 @@ fn one_window_is_the_sample_itself() {
             trainer.evaluate_windows(batch.clone(), labels.clone(), &windows).unwrap();
         assert_eq!(loss.to_bits(), whole.loss.to_bits());
         assert!(logits == whole.logits);
-        // The convolutions see zeros around the sample anyway, except for those of the second one.
+        // The convolutions see zeros around the sample anyway, except for the second one.
         let mut padded = windows;
         padded.multiple = 8;
         let padded = trainer.evaluate_windows(batch, labels, &padded).unwrap();

@@ -31,7 +31,7 @@ impl Collection {
     /// Reads the folder.
     ///
     /// # Errors
-    /// The file that cannot be read or is invalid, and why.
+    /// Fails with the file that cannot be read or is invalid, and the reason.
     pub fn read(folder: &Path) -> Result<Collection, String> {
         let index = text(&folder.join("index.md"))?;
         let mut sections = BTreeMap::new();
@@ -70,7 +70,7 @@ impl Section {
     /// Returns a record.
     ///
     /// # Errors
-    /// The existing records, if the name is unknown.
+    /// Fails with the existing records if the name is unknown.
     pub fn record(&self, name: &str) -> Result<&Record, String> {
         let known = || self.records.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         self.records.get(name).ok_or_else(|| format!("there is no record {name}; there are: {}", known()))
@@ -79,7 +79,7 @@ impl Section {
     /// Returns a table of a record.
     ///
     /// # Errors
-    /// The existing records or tables, if a name is unknown.
+    /// Fails with the existing records or tables if a name is unknown.
     pub fn table(&self, record: &str, name: &str) -> Result<&Table, String> {
         let tables = &self.record(record)?.tables;
         let known = || tables.iter().map(|table| table.name.as_str()).collect::<Vec<_>>().join(", ");

@@ -13,7 +13,7 @@ const NOTICE: &str =
 /// Renders the page.
 ///
 /// # Errors
-/// The template and line that cannot be rendered.
+/// Fails with the template and line that cannot be rendered.
 pub fn page(collection: &Collection) -> Result<String, String> {
     let mut page = NOTICE.to_owned();
     let mut placed = BTreeSet::new();

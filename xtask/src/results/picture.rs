@@ -56,7 +56,7 @@ impl Picture {
     /// Reads the description.
     ///
     /// # Errors
-    /// The field that is wrong, and why.
+    /// Fails with the field that is wrong, and the reason.
     pub fn read(text: &str) -> Result<Picture, String> {
         let mut json = serde_json::Deserializer::from_str(text);
         serde_path_to_error::deserialize(&mut json).map_err(|error| {
@@ -73,7 +73,7 @@ impl Picture {
     /// Draws the picture.
     ///
     /// # Errors
-    /// If a table or column does not exist, or a line has no points.
+    /// Fails if a table or column does not exist, or a line has no points.
     pub fn svg(&self, section: &Section) -> Result<String, String> {
         self.drawn(section).map_err(|error| format!("benches/results/{}/picture.json: {error}", section.name))
     }

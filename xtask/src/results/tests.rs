@@ -65,7 +65,7 @@ fn pictures_have_the_points_of_their_rows() {
     let files = rendered(folder.path()).unwrap();
     let (path, svg) = &files[1];
     assert_eq!(path, Path::new("docs/curve.svg"));
-    // Two rows have this mode and a number: 1.25 at half of the axis, 1 at its end, and the chart's height is 1.25.
+    // Two rows have this mode and a number: 1.25 at half of the axis, 1 at its end, and the chart extends to 1.25.
     assert!(svg.contains("<polyline points=\"370.0,50.0 670.0,120.0\""), "{svg}");
     assert_eq!(svg.matches("<circle").count(), 2);
     for mark in ["0", "50", "100"] {

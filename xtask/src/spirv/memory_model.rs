@@ -30,7 +30,7 @@ const BOUND: usize = 3;
 /// does not declare the Vulkan memory model stays as it is: in the other models, all accesses correspond to non-private ones.
 ///
 /// # Errors
-/// If the words are not SPIR-V.
+/// Fails if the words are not SPIR-V.
 pub fn shared_between_invocations(words: Vec<u32>) -> Result<Vec<u32>, String> {
     let (header, rest) = words.split_at(HEADER_WORDS);
     let all = instructions(rest)?;

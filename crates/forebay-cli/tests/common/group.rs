@@ -1,9 +1,9 @@
-//! Running the program in a control group of its own, and with limits of the shell.
+//! Running the program in a separate control group, and with shell limits.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Runs the program after a line of shell.
+/// Runs the program after a line of shell code.
 pub fn after(line: &str, arguments: &[&str]) -> Output {
     let script = format!("{line}; exec \"$0\" \"$@\"");
     let mut command = Command::new("sh");
@@ -11,16 +11,16 @@ pub fn after(line: &str, arguments: &[&str]) -> Output {
     command.env_remove("RUST_BACKTRACE").output().expect("a shell")
 }
 
-/// A control group of this process's own, for processes that it starts. It goes with the value.
+/// A control group created by this process for the processes that it starts. It is removed when the value is dropped.
 pub struct Group {
     /// The folder of its files.
     pub folder: PathBuf,
-    /// The file that says its limit.
+    /// The name of the file with its limit.
     pub limit: &'static str,
 }
 
 impl Group {
-    /// A group with this much memory; none where the machine has no control groups, or does not let this process make one.
+    /// Creates a group with this much memory. Returns `None` if the machine has no control groups or does not let this process create one.
     pub fn new(bytes: u64) -> Option<Group> {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let groups = forebay_limits::groups::groups(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
@@ -37,7 +37,7 @@ impl Group {
         })
     }
 
-    /// Runs the program in the group. Exit code 9 where the machine lets no process in.
+    /// Runs the program in the group. The exit code is 9 if the machine lets no process in.
     pub fn run(&self, arguments: &[&str]) -> Output {
         after(&format!("echo $$ > '{}/cgroup.procs' || exit 9", self.folder.display()), arguments)
     }

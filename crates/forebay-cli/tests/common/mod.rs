@@ -29,14 +29,14 @@ pub fn digits_data() -> String {
     example("digits/digits.npz")
 }
 
-/// The program with arguments.
+/// The program with these arguments.
 pub fn forebay(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
     command.args(arguments);
     command
 }
 
-/// Runs the program; it must succeed. Gives its standard output.
+/// Runs the program, which must succeed. Returns its standard output.
 pub fn success(arguments: &[&str]) -> String {
     let output = forebay(arguments).output().expect("the program starts");
     let (stdout, stderr) = texts(&output);
@@ -44,13 +44,13 @@ pub fn success(arguments: &[&str]) -> String {
     stdout
 }
 
-/// Runs the program; it must succeed and print one JSON object.
+/// Runs the program, which must succeed and print one JSON object.
 pub fn json(arguments: &[&str]) -> Value {
     let stdout = success(&[arguments, &["--json"]].concat());
     serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
 }
 
-/// Runs the program; it must end with this exit code and one error. Gives the error.
+/// Runs the program, which must end with this exit code and one error. Returns the error.
 pub fn failure(exit_code: i32, arguments: &[&str]) -> String {
     let output = forebay(arguments).output().expect("the program starts");
     let (stdout, stderr) = texts(&output);
@@ -61,20 +61,20 @@ pub fn failure(exit_code: i32, arguments: &[&str]) -> String {
     stderr.lines().skip(error).collect::<Vec<_>>().join("\n")
 }
 
-/// Asserts that an error says all of these.
+/// Asserts that an error contains all of these words.
 pub fn assert_says(error: &str, words: &[&str]) {
     for word in words {
         assert!(error.contains(word), "'{word}' is not in: {error}");
     }
 }
 
-/// What a program printed on both channels.
+/// Returns a program's standard output and standard error.
 pub fn texts(output: &Output) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// A folder that is removed in the end.
+/// A folder that is removed at the end.
 pub struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -88,18 +88,18 @@ impl Folder {
         self.0.path().join(name)
     }
 
-    /// A path in it as text.
+    /// A path in it, as text.
     pub fn text(&self, name: &str) -> String {
         self.path(name).to_str().expect("a path in UTF-8").to_owned()
     }
 
-    /// Writes a file; gives its path.
+    /// Writes a file and returns its path.
     pub fn write(&self, name: &str, bytes: &[u8]) -> String {
         std::fs::write(self.path(name), bytes).expect("a temporary file");
         self.text(name)
     }
 
-    /// Writes an archive; gives its path.
+    /// Writes an archive and returns its path.
     pub fn archive(&self, name: &str, arrays: &[(&str, &Tensor)]) -> String {
         npz::write(&self.path(name), arrays, false).expect("a temporary file");
         self.text(name)

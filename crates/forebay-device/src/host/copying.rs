@@ -9,7 +9,7 @@ const STREAMED_MIN_BYTES: usize = 256 << 10;
 /// Copies bytes.
 ///
 /// # Safety
-/// Same as for [`std::ptr::copy_nonoverlapping`].
+/// As for [`std::ptr::copy_nonoverlapping`].
 pub(super) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     if bytes >= STREAMED_MIN_BYTES && is_x86_feature_detected!("avx") {
@@ -23,7 +23,7 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
 /// Copies bytes with streaming stores, except those before the first and after the last whole line of the target.
 ///
 /// # Safety
-/// Same as for [`copy`]; the processor must have AVX.
+/// As for [`copy`]; the processor must have AVX.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 unsafe fn stream(from: *const u8, to: *mut u8, bytes: usize) {

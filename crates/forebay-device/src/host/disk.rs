@@ -58,7 +58,7 @@ struct Drive {
 
 impl Disk {
     /// # Errors
-    /// An error if the system refuses memory or threads.
+    /// Returns an error if the system refuses memory or threads.
     pub fn new(options: &HostOptions) -> io::Result<Disk> {
         Ok(Disk { from_disk: start("from disk", options)?, to_disk: start("to disk", options)? })
     }

@@ -86,10 +86,10 @@ impl DiskFiles {
         }
     }
 
-    /// What a copy moves if one of its ends is on a disk.
+    /// Returns the parts of a copy if one of its ends is on a disk.
     ///
     /// # Errors
-    /// [`DeviceError::Lost`] for a region outside of its file, for a copy from disk to disk, and for one to what is only read.
+    /// [`DeviceError::Lost`] for a region outside its file, for a copy from disk to disk, and for a copy to a read-only file.
     pub fn copy(&self, from: Region, to: Region) -> Result<Option<DiskCopy>, DeviceError> {
         let lost = |what: &str| Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} {what}") });
         match (self.find(from)?, self.find(to)?) {

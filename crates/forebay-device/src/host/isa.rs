@@ -66,7 +66,7 @@ pub(crate) fn has(set: InstructionSet) -> bool {
 /// Checks that the variable names instructions of this processor.
 ///
 /// # Errors
-/// An error with what it names and what is available.
+/// Returns an error that says what it names and what is available.
 pub(super) fn check() -> Result<(), DeviceError> {
     setting().as_ref().map(|_| ()).map_err(|reason| DeviceError::Setting { reason: reason.clone() })
 }

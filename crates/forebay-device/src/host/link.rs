@@ -43,7 +43,7 @@ impl Link {
     /// Creates a link with its thread, which ends when the link is dropped.
     ///
     /// # Errors
-    /// An error if the system refuses the thread.
+    /// Returns an error if the system refuses the thread.
     pub fn new(name: &str, bytes_per_second: u64) -> io::Result<Link> {
         let (sender, receiver) = mpsc::channel::<Piece>();
         thread::Builder::new().name(name.to_string()).spawn(move || {

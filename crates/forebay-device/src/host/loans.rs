@@ -67,7 +67,7 @@ impl Loans {
     /// Returns the address of a region; `None` if its memory is not one of these.
     ///
     /// # Errors
-    /// An error if the region exceeds its memory, if nothing is lent, or if `write` is set and the loan may only be read.
+    /// Returns an error if the region exceeds its memory, if nothing is lent, or if `write` is set and the loan may only be read.
     pub fn resolve(&self, region: Region, write: bool) -> Option<Result<Address, DeviceError>> {
         let place = self.places.get(&region.memory)?;
         let refused = |what: &str| Some(Err(DeviceError::Lost { reason: format!("{region} {what}") }));

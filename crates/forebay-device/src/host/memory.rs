@@ -291,7 +291,7 @@ impl Memories {
     /// Counts the buffers for spill files as host memory, once.
     ///
     /// # Errors
-    /// Same as [`Memories::count_host`].
+    /// As for [`Memories::count_host`].
     pub fn count_disk_buffers(&mut self, bytes: u64) -> Result<(), DeviceError> {
         if !self.counts_disk_buffers {
             self.count_host("buffers for spill files", bytes)?;

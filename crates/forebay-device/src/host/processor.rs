@@ -53,7 +53,7 @@ impl Processor {
     /// Creates as many threads as the machine runs at once.
     ///
     /// # Errors
-    /// An error if the system refuses them.
+    /// Returns an error if the system refuses them.
     pub fn new() -> Result<Processor, DeviceError> {
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(threads_of(None))

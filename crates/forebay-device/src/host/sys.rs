@@ -105,7 +105,7 @@ pub(super) fn file_size_max_bytes() -> u64 {
 /// Makes transfers of a file bypass the page cache, or use it again.
 ///
 /// # Errors
-/// An error if the file system cannot bypass the page cache.
+/// Returns an error if the file system cannot bypass the page cache.
 pub(super) fn set_direct(file: &File, direct: bool) -> io::Result<()> {
     // SAFETY: the descriptor is open for the duration of the call.
     let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };

@@ -22,7 +22,7 @@ pub enum Lowered {
         /// The resources of the device that it uses, and how; with aliases, which of them.
         accesses: Vec<(Resource, Access)>,
     },
-    /// Orders launches and fills on the resource after this one behind those before it. A stream's barrier becomes one of these for each
+    /// Makes launches and fills on the resource after this wait for those before it. A stream's barrier becomes one of these for each
     /// resource that they used since the previous barrier.
     UavBarrier {
         /// The stream.
@@ -30,7 +30,7 @@ pub enum Lowered {
         /// The resource.
         resource: Resource,
     },
-    /// Orders uses of one alias of a memory after this behind earlier uses of the other. A stream's barrier becomes one of these if a
+    /// Makes uses of one alias of a memory after this wait for earlier uses of the other. A stream's barrier becomes one of these if a
     /// memory is used through one alias before it and through another after it.
     AliasingBarrier {
         /// The stream.
@@ -142,7 +142,7 @@ impl Queue {
 /// Lowers one submission, whose first command is number `first`.
 ///
 /// # Errors
-/// An error for a copy within one memory that has no aliases.
+/// Returns an error for a copy within one memory that has no aliases.
 pub(super) fn lower(
     commands: &[Command],
     first: usize,

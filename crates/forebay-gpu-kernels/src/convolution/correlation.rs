@@ -1,7 +1,7 @@
-//! The forward direction and the data gradient: `kernels/correlation.slang`.
+//! Forward convolution and the data gradient: `kernels/correlation.slang`.
 //!
-//! An element of the target is one sum over channels of the source and taps, in that order, whatever the tiles: parts of the
-//! target have the bits of the whole.
+//! An element of the target is a single sum over the channels of the source and the taps, in that order, whatever the tiles, so that parts
+//! of the target have the same bits as the whole.
 
 use forebay_base::kernel::Activation;
 
@@ -19,7 +19,7 @@ use super::super::spatial::Spatial;
 use super::super::{Dispatch, Operand, Shader, Target, groups};
 use super::Geometry;
 
-/// Tiles, by their positions and channels, and one element of each invocation.
+/// Shaders by the positions and channels of their tiles; the last computes one element per invocation.
 const OF_128X128: Builds = [&CORRELATION_128X128, &CORRELATION_128X128_F16, &CORRELATION_128X128_BF16];
 const OF_128X32: Builds = [&CORRELATION_128X32, &CORRELATION_128X32_F16, &CORRELATION_128X32_BF16];
 const OF_128X16: Builds = [&CORRELATION_128X16, &CORRELATION_128X16_F16, &CORRELATION_128X16_BF16];
@@ -32,20 +32,20 @@ const COOPERATIVE_128X16: CooperativeBuilds =
     [&CORRELATION_128X16_F16_COOPERATIVE, &CORRELATION_128X16_BF16_COOPERATIVE];
 const COOPERATIVE_64X64: CooperativeBuilds = [&CORRELATION_64X64_F16_COOPERATIVE, &CORRELATION_64X64_BF16_COOPERATIVE];
 const DIRECT: Builds = [&CORRELATION_DIRECT, &CORRELATION_DIRECT_F16, &CORRELATION_DIRECT_BF16];
-/// Shared memory that the largest tile needs.
+/// The bytes of shared memory that the largest tile needs.
 const LARGE_TILE_BYTES: u32 = 32 << 10;
-/// Workgroups that keep a device busy: the largest tile is taken where it leaves as many.
+/// The number of workgroups that keeps a device busy: the largest tile is used only if it leaves at least as many.
 const GROUPS_MIN: u64 = 128;
 
-/// Target elements along a dimension that see the same taps: their positions have one remainder by the step.
+/// Target elements along a dimension that use the same taps: their positions have the same remainder modulo the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Class {
-    /// How many, and the first.
+    /// The number of elements, and the first one.
     count: u32,
     first: u32,
-    /// Where in the source the first one looks through the first tap.
+    /// The position in the source that the first element reads through the first tap.
     origin: i32,
-    /// The taps, and the first one's number in the kernel.
+    /// The number of taps, and the index of the first one in the kernel.
     taps: u32,
     first_tap: u32,
 }
@@ -54,16 +54,16 @@ struct Class {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Axis {
     classes: Vec<Class>,
-    /// What the target's and the source's index grow by with an element of a class.
+    /// The steps of the target's and the source's index from one element of a class to the next.
     target_step: u32,
     source_step: u32,
-    /// What the source's index grows by with a tap of a class, and the tap's number in the kernel.
+    /// The steps of the source's index and of the tap's index in the kernel from one tap of a class to the next.
     tap_step: i32,
     kernel_step: u32,
 }
 
 impl Axis {
-    /// y's elements looking at x.
+    /// Elements of y that read elements of x.
     fn forward(geometry: &Geometry, d: usize) -> Axis {
         let window = &geometry.window;
         let class = Class {
@@ -82,8 +82,8 @@ impl Axis {
         }
     }
 
-    /// x's elements looking at y: element p sees, through tap t, y's element (p + pad - t dilation) / stride, where that is
-    /// whole.
+    /// Elements of x that read elements of y: through tap t, element p reads element (p + pad - t dilation) / stride of y, if that is an
+    /// integer.
     fn transposed(geometry: &Geometry, d: usize) -> Axis {
         let window = &geometry.window;
         let [kernel, stride, dilation, pad] =
@@ -116,8 +116,8 @@ fn greatest_common_divisor(a: i32, b: i32) -> i32 {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
-/// A tile of the target: positions and channels. Whether subgroups multiply matrices together does not depend on the number of
-/// positions, so that parts of the target have the bits of the whole.
+/// Returns a shader and the positions and channels of its tile of the target. Whether it uses cooperative matrices does not depend on the
+/// number of positions, so that parts of the target have the same bits as the whole.
 fn tile(
     operand_type: OperandType,
     positions: u64,
@@ -139,13 +139,13 @@ fn tile(
     (operand_type.best(builds, cooperative, gpu), rows, columns)
 }
 
-/// One direction: what is read, what is written, and the weights' strides by channel of each.
+/// One direction of a convolution: what is read, what is written, and the strides of the weights over the channels of each.
 pub(super) struct Direction<'a> {
     geometry: &'a Geometry,
     axes: [Axis; 3],
     source: &'a Spatial,
     target: &'a Spatial,
-    /// Channels of a group.
+    /// The number of channels per group of the source and of the target.
     sources: u32,
     targets: u32,
     source_weights: u32,
@@ -153,7 +153,7 @@ pub(super) struct Direction<'a> {
 }
 
 impl Direction<'_> {
-    /// y from x.
+    /// The direction that computes y from x.
     pub fn forward(geometry: &Geometry) -> Direction<'_> {
         let [by_output, by_input, ..] = geometry.weight_strides();
         Direction {
@@ -168,7 +168,7 @@ impl Direction<'_> {
         }
     }
 
-    /// dx from dy.
+    /// The direction that computes dx from dy.
     pub fn transposed(geometry: &Geometry) -> Direction<'_> {
         let [by_output, by_input, ..] = geometry.weight_strides();
         Direction {
@@ -183,11 +183,11 @@ impl Direction<'_> {
         }
     }
 
-    /// The dispatch for a number of images.
+    /// Returns the dispatch for this number of images.
     pub fn dispatch(&self, images: u32, bias: bool, activation: Activation, gpu: &Target) -> Dispatch {
         let axes = &self.axes;
         let classes: u64 = axes.iter().map(|axis| axis.classes.len() as u64).product();
-        // The first class of each dimension has as many elements as any.
+        // In each dimension, no class has more elements than the first.
         let positions: u64 = axes.iter().map(|axis| u64::from(axis.classes[0].count)).product();
         let images_and_groups = u64::from(images) * u64::from(self.geometry.groups);
         let operand_type = self.geometry.operand_type;
@@ -263,7 +263,7 @@ mod tests {
         }
     }
 
-    /// Through the taps of its class, an element of x sees what the definition says, and nothing else within y.
+    /// Through the taps of its class, an element of x reads the elements that the definition says, and no others within y.
     #[test]
     fn classes_of_the_data_gradient_see_what_the_definition_says() {
         for number in 0..6000u32 {

@@ -14,7 +14,7 @@ fn packed(sizes: &[u64]) -> TensorDesc {
     TensorDesc::packed(DataType::Float32, sizes).unwrap()
 }
 
-/// A window of 3 x 3 that keeps sizes.
+/// A 3 x 3 window that preserves sizes.
 fn convolution(groups: u64) -> Convolution {
     let all = |value| vec![value; 2];
     let window = Window { kernel: all(3), strides: all(1), dilations: all(1), pads_begin: all(1), pads_end: all(1) };
@@ -85,8 +85,8 @@ fn weight_gradients_have_narrow_tiles_where_a_device_would_not_be_busy() {
     }
 }
 
-/// Few weights: subtrees are summed apart, in as much workspace as there is. Many weights: workgroups go through all chunks, which needs
-/// none, of 16 bits neither.
+/// With few weights, subtrees are summed separately, in as much workspace as there is. With many weights, workgroups go through all chunks,
+/// which needs no workspace, not even for 16-bit weights.
 #[test]
 fn subtrees_are_summed_apart_where_there_are_few_weights() {
     let half = |sizes: &[u64]| TensorDesc::packed(DataType::Float16, sizes).unwrap();
@@ -121,7 +121,7 @@ fn an_image_that_no_binding_holds_is_reached_by_its_address() {
         |dispatches: &[Dispatch]| dispatches.iter().map(|dispatch| dispatch.shader.is_by_address()).collect::<Vec<_>>();
     let gpu = Target { binding_bytes_max: 1 << 12, ..Target::LEAST };
     assert_eq!(by_address(&forward(7, 3, 8, 32, &gpu).unwrap()), [true]);
-    // Images fit, all of them do not: what is added up over images is not cut.
+    // Single images fit, but not all of them together: sums over images are not cut.
     let gpu = Target { binding_bytes_max: 3 * 6400 * 4, ..Target::LEAST };
     assert_eq!(by_address(&forward(3, 4, 4, 40, &gpu).unwrap()), [false]);
     assert_eq!(by_address(&forward(4, 4, 4, 40, &gpu).unwrap()), [false; 2]);

@@ -1,8 +1,8 @@
-//! The gradient by the weights: `kernels/weight_gradient.slang`.
+//! The gradient with respect to the weights: `kernels/weight_gradient.slang`.
 //!
-//! A weight is a sum over chunks of positions ([`reduction_block`]) of one image, which are the leaves of the sum tree. Where there are
-//! many weights, workgroups share them out and each goes through all chunks; where there are few, the tree is cut into subtrees, whose
-//! sums a second dispatch adds. Both give the same bits. Weights of 16 bits are rounded once, at the end.
+//! Each weight is a sum over chunks of positions ([`reduction_block`]) of one image; the chunks are the leaves of the sum tree. If there
+//! are many weights, they are distributed over workgroups, each of which goes through all chunks. If there are few, the tree is cut into
+//! subtrees, whose sums a second dispatch adds. Both give the same bits. 16-bit weights are rounded once, at the end.
 
 use forebay_base::SumTree;
 use forebay_base::kernel::reduction_block;
@@ -20,7 +20,7 @@ use super::super::shaders::{
 use super::super::{Dispatch, Lowered, Operand, Shader, Target, groups};
 use super::Geometry;
 
-/// Tiles, by their output channels, and their input channels and taps; and one weight of each workgroup.
+/// Shaders by the size of their tiles (output channels by input channels and taps); the last computes one weight per workgroup.
 const OF_16X128: Builds = [&WEIGHT_GRADIENT_16X128, &WEIGHT_GRADIENT_16X128_F16, &WEIGHT_GRADIENT_16X128_BF16];
 const OF_32X128: Builds = [&WEIGHT_GRADIENT_32X128, &WEIGHT_GRADIENT_32X128_F16, &WEIGHT_GRADIENT_32X128_BF16];
 const OF_64X64: Builds = [&WEIGHT_GRADIENT_64X64, &WEIGHT_GRADIENT_64X64_F16, &WEIGHT_GRADIENT_64X64_BF16];
@@ -29,23 +29,25 @@ const COOPERATIVE_64X64: CooperativeBuilds =
 const COOPERATIVE_128X128: CooperativeBuilds =
     [&WEIGHT_GRADIENT_128X128_F16_COOPERATIVE, &WEIGHT_GRADIENT_128X128_BF16_COOPERATIVE];
 const DIRECT: Builds = [&WEIGHT_GRADIENT_DIRECT, &WEIGHT_GRADIENT_DIRECT_F16, &WEIGHT_GRADIENT_DIRECT_BF16];
-/// What adds the sums of subtrees, and the weights of one of its workgroups.
+/// The shaders that add the sums of subtrees, and the number of weights per workgroup.
 const SUMS: Builds = [&WEIGHT_GRADIENT_SUMS, &WEIGHT_GRADIENT_SUMS_F16, &WEIGHT_GRADIENT_SUMS_BF16];
 const SUMS_WEIGHTS: u64 = 256;
-/// Workgroups up to which tiles are narrow, and their invocations have fewer weights each: a device that is not busy waits for the
-/// longest sum, and its invocations get to the end sooner. Bits stay the same.
+/// With at most this many workgroups, tiles are narrow and each invocation has fewer weights: a device that is not busy waits for the
+/// longest sum, and its invocations then finish sooner. The bits stay the same.
 const NARROW_GROUPS_MAX: u64 = 512;
-/// Workgroups that keep a large device busy to the end: where there are fewer tiles, several workgroups share a tile, each with a subtree.
+/// The number of workgroups that keeps a large device busy to the end: if there are fewer tiles, several workgroups share a tile, each with
+/// a subtree.
 const GROUPS_BUSY: u64 = 1536;
-/// Workgroups below which tiles of 128 rows and columns are too large.
+/// With fewer workgroups than this, tiles of 128 rows and columns are too large.
 const LARGE_GROUPS_MIN: u64 = 128;
-/// The most workspace for subtrees that are summed apart.
+/// The maximum bytes of workspace for subtrees that are summed separately.
 const WORKSPACE_MAX_BYTES: u64 = 32 << 20;
-/// Levels of a subtree above its chunks at most (`LEVELS_MAX` of `kernels/weights.slang`): in tiles of 128 rows and columns, and in others.
+/// The maximum number of levels of a subtree above its chunks (`LEVELS_MAX` in `kernels/weights.slang`): in tiles of 128 rows and columns,
+/// and in others.
 const LARGE_LEVELS_MAX: u32 = 8;
 const LEVELS_MAX: u32 = 16;
 
-/// A tile of the weights, output channels by input channels and taps, and the narrow one that float32 may have instead.
+/// A tile of the weights (output channels by input channels and taps), and the narrow tile that float32 can use instead.
 type Tiles = (&'static Shader, [u64; 2], Option<(&'static Shader, [u64; 2])>);
 
 fn tiles(outputs: u32, operand_type: OperandType, gpu: &Target) -> Tiles {
@@ -63,7 +65,7 @@ fn tiles(outputs: u32, operand_type: OperandType, gpu: &Target) -> Tiles {
     }
 }
 
-/// How a weight gradient runs. Where what is read has 16 bits, results may stay float32.
+/// Lowers a weight gradient. If the operands that are read are 16-bit, results can stay float32.
 pub(super) fn lower(geometry: &Geometry, stays_wide: bool, gpu: &Target) -> Lowered {
     let (window, y) = (&geometry.window, &geometry.y);
     let weights_per_output = u64::from(geometry.inputs) * u64::from(window.taps());
@@ -79,11 +81,11 @@ pub(super) fn lower(geometry: &Geometry, stays_wide: bool, gpu: &Target) -> Lowe
     let tree = SumTree::new(u64::from(y.images), image_chunks);
     let weight_bytes = weights * 4;
     let room = WORKSPACE_MAX_BYTES.min(gpu.workspace_bytes_max) / weight_bytes.max(1);
-    // The subtrees that are summed apart for a size of tiles, and the workgroups.
+    // The subtrees that are summed separately for a tile size, and the number of workgroups.
     let subtrees_of = |size: [u64; 2]| {
         let tiles: u64 = count_of(size).iter().product();
         let most = room.min(GROUPS_BUSY / tiles.max(1)).min(tree.leaves()).max(1);
-        // As few as that, unless a subtree would have too many levels.
+        // At most this many, unless a subtree would have too many levels.
         let mut doubled = (0..u64::BITS).map(|doublings| tree.subtrees(most << doublings));
         let subtrees = doubled.find(|subtrees| subtrees.depth() <= LEVELS_MAX).unwrap_or(tree.subtrees(most));
         (subtrees, tiles * subtrees.count())
@@ -127,7 +129,7 @@ pub(super) fn lower(geometry: &Geometry, stays_wide: bool, gpu: &Target) -> Lowe
     parameters.extend([window.kernel, window.strides, window.dilations, window.pads].into_iter().flatten());
     let (own_chunks, own_images) = if are_images { (0, own) } else { (own, 0) };
     parameters.extend([weights, u64::from(y.images), own_chunks, own_images].map(|word| word as u32));
-    // A shader has all of its bindings bound, even those that it does not use here. Results that stay float32 are the sums of the only
+    // All bindings of a shader must be bound, even those that it does not use here. Results that stay float32 are the sums of the only
     // subtree.
     let of_subtrees = if count > 1 { Operand::Between } else { Operand::Write(0) };
     let dispatch = Dispatch {

@@ -1,4 +1,4 @@
-//! Dispatches, gone through as the shader goes through them.
+//! Dispatches, evaluated in the same way as in the shader.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use super::super::shaders;
 use super::*;
 use forebay_testing::Random;
 
-/// What `elements.slang` makes of a dispatch: for every place of the output, in its whole, those of what is read, and
-/// every word of the output that is written as a whole.
+/// Returns what `elements.slang` does for a dispatch: for each position in the whole output, the positions that are read, and each word of
+/// the output that is written as a whole.
 fn gone_through(dispatch: &Dispatch, layouts: &[Layout]) -> (BTreeMap<u64, Vec<u64>>, Vec<u64>) {
     let operands = layouts.len();
     let parameters = &dispatch.parameters;

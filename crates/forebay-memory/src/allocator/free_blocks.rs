@@ -20,7 +20,7 @@ pub struct Fit {
     pub block: u32,
 }
 
-/// Free blocks by size. They are entries of [`Blocks`], and their sizes change only while they are not in here.
+/// Free blocks by size. They are entries of [`Blocks`], and their sizes change only while they are not in this list.
 pub struct FreeBlocks {
     /// The first block of each bin.
     bins: Vec<u32>,
@@ -56,7 +56,7 @@ impl FreeBlocks {
         }
     }
 
-    /// Removes a block that is in here.
+    /// Removes a block that is on this list.
     pub fn remove(&mut self, blocks: &mut Blocks, block: u32) {
         let entry = blocks.at(block);
         let (size_bytes, previous, next) = (entry.size_bytes, entry.bin_previous, entry.bin_next);

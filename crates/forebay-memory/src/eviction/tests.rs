@@ -26,7 +26,7 @@ fn finish_prefetches(queue: &mut EvictionQueue) {
     }
 }
 
-/// Prepares, acts, overcommits. The chunk among the first three that is not on the device then.
+/// Prepares, acts and overcommits. Returns the chunk among the first three that is then not on the device.
 fn evicted_after(policy: Policy, action: Action) -> Option<u64> {
     let mut queue = EvictionQueue::new(policy, CHUNKS);
     for chunk in 0..CHUNKS {
@@ -88,7 +88,7 @@ fn what_is_used_farthest_in_the_future_goes() {
     for unit in order {
         fetches += queue.use_units(&[(UnitId(unit), Access::Update)]).unwrap().arrivals.len();
     }
-    // First come first gone would fetch 8 times; Belady keeps 0 and 1.
+    // First in, first out would fetch 8 times; Belady keeps 0 and 1.
     assert_eq!(fetches, 6);
     // A prefetch does not push out what is used before it.
     queue.set_next_uses(&[2, 4, 1, 3, 0].map(|unit| units([unit])));
@@ -142,7 +142,7 @@ fn what_cannot_fit_is_refused_and_changes_nothing() {
     assert_eq!(queue.residents().count(), 0);
 }
 
-/// A unit with contents: versions, of which the truth is the newest.
+/// A unit with contents: versions, the newest of which is the truth.
 #[derive(Clone, Debug, Default)]
 struct Slow {
     size_bytes: u64,
@@ -153,7 +153,7 @@ struct Slow {
     advice: Vec<Advice>,
 }
 
-/// The queue again, slowly: a list for the order, actual contents, and the future as a list of uses.
+/// A naive version of the queue: a list for the order, actual contents, and the future as a list of uses.
 struct Model {
     policy: Policy,
     capacity_bytes: u64,
@@ -183,7 +183,7 @@ impl Model {
         self.units.get_mut(&unit).unwrap()
     }
 
-    /// Carries out moves with actual contents, and judges them.
+    /// Carries out moves with actual contents, and checks them.
     fn carry_out(&mut self, moves: &Moves, stays: &[UnitId], place: &str) {
         let arriving: u64 = moves.arrivals.iter().map(|arrival| self.units[&arrival.unit].size_bytes).sum();
         let mut evictions = moves.evictions.iter();

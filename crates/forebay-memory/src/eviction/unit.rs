@@ -15,7 +15,7 @@ pub(super) struct Unit {
     pub host_copy: bool,
     /// Advice: the host copy is kept.
     pub read_mostly: bool,
-    /// Advice: where it should be.
+    /// Advice: the location where it should be.
     pub preferred: Option<Location>,
     /// Advice: the device uses it.
     accessed_by_device: bool,

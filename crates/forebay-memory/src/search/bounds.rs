@@ -105,7 +105,7 @@ impl<'a> Bounds<'a> {
         }
     }
 
-    /// Gives a block its lowest possible base. No block without a base must fit below it.
+    /// Gives a block its lowest possible base. The caller ensures that no block without a base fits below it.
     pub fn place(&mut self, block: usize) -> bool {
         let instance = self.instance;
         let taken = &instance.blocks[block];
@@ -134,7 +134,7 @@ impl<'a> Bounds<'a> {
         self.propagate()
     }
 
-    /// Decides that a block lies higher than its lowest possible base. No block without a base must fit below it.
+    /// Decides that a block lies higher than its lowest possible base. The caller ensures that no block without a base fits below it.
     pub fn refuse(&mut self, block: usize) -> bool {
         let instance = self.instance;
         let low = self.lows[block];

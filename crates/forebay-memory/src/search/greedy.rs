@@ -23,7 +23,8 @@ pub const FIRST_ORDERS: usize = 5;
 const TOP_FIRST_PASSES: u32 = 16;
 /// The number of passes without a lower height after which the search goes back to the best order.
 const PATIENCE_PASSES: u32 = 400;
-/// The items that share a time with an item are looked up and sorted if, times this, they are fewer than the simple items with a base.
+/// The items that share a time with an item are looked up and sorted if their number times this is less than the number of simple items
+/// with a base.
 const CROWD_DIVISOR: usize = 16;
 
 /// The base of an item before its turn.

@@ -7,7 +7,7 @@ use super::decomposition::{Composer, Decomposition, Part, composed};
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[
     composed!("Abs", |view| unary(view, UnaryOp::Abs)),
     composed!("Acos", |view| unary(view, UnaryOp::Acos)),

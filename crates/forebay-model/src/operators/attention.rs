@@ -12,7 +12,7 @@ use crate::operator::{NodeView, Operator};
 /// The domain of ONNX's preview operators.
 const PREVIEW: &str = "ai.onnx.preview";
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[composed!("Attention", attention), composed!(PREVIEW, "FlexAttention", flex_attention)];
 
 fn attention(view: NodeView) -> Result<Decomposition, ModelError> {

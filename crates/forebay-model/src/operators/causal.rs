@@ -7,7 +7,7 @@ use super::decomposition::{Composer, Decomposition, Part, composed};
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[composed!("CausalConvWithState", causal_convolution)];
 
 /// Convolves each channel of [batch, channels, length] separately, preceded by its past state or by zeros.

@@ -9,7 +9,7 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[composed!("Col2Im", columns_to_image)];
 
 /// Largest number of elements in the windows of one channel. Each element has an index.

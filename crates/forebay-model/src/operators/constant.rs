@@ -13,7 +13,7 @@ use crate::operator::{Gradient, NodeView, Operator};
 /// Largest number of elements of a constant created here.
 const COUNT_MAX: u64 = 1 << 24;
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[
     composed!("Constant", constant),
     Operator { gradient: Gradient::Zero, ..composed!("ConstantOfShape", constant_of_shape) },

@@ -9,7 +9,7 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[
     composed!("AveragePool", average_pool),
     composed!("Conv", convolution),

@@ -11,7 +11,7 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[composed!("DeformConv", deformable_convolution)];
 
 /// The taps' elements are gathered (interpolated linearly, 0 outside) into the columns of a matrix, which is multiplied by the weights.

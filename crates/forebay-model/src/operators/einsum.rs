@@ -9,7 +9,7 @@ use super::shapes::product;
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[composed!("Einsum", einsum)];
 
 /// A dimension of an operand: a letter of the equation, or one of the dimensions of an ellipsis.

@@ -10,7 +10,7 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[
     composed!("GatherElements", gather_elements),
     composed!("GatherND", gather_nd),
@@ -37,7 +37,7 @@ fn gather_nd(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// An index out of range gives a row without an on value.
+/// For an index out of range, no position gets the on value.
 fn one_hot(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (indices, values) = (c.input(0)?, c.input(2)?);

@@ -8,7 +8,7 @@ use super::decomposition::{Composer, Decomposition, composed};
 use crate::error::ModelError;
 use crate::operator::{Gradient, NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[Operator { gradient: Gradient::Zero, ..composed!("ImageDecoder", image_decoder) }];
 
 /// Returns an image of height x width x channels. Bytes that cannot be decoded give an image without pixels.

@@ -15,7 +15,7 @@ use crate::operator::{NodeView, Operator};
 /// The domain of operators that onnxruntime adds.
 const MICROSOFT: &str = "com.microsoft";
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[
     composed!("ConvInteger", conv_integer),
     composed!("MatMulInteger", matmul_integer),

@@ -12,7 +12,7 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{Gradient, NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[
     composed!("Compress", compress),
     Operator { gradient: Gradient::Zero, ..composed!("NonMaxSuppression", suppression::non_max_suppression) },

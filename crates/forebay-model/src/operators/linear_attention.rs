@@ -10,7 +10,7 @@ use super::shapes::size;
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[composed!("LinearAttention", linear_attention)];
 
 /// Maximum number of positions. Each takes several kernels.

@@ -10,7 +10,7 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[composed!("Gemm", gemm), composed!("MatMul", matmul)];
 
 /// alpha op(a) op(b) + beta c, where c broadcasts to the product.

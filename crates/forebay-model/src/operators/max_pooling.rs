@@ -12,7 +12,7 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[composed!("MaxPool", max_pool), composed!("MaxUnpool", max_unpool)];
 
 /// 8-bit integers are pooled as float32, which represents them exactly.

@@ -11,7 +11,7 @@ use crate::error::ModelError;
 use crate::graph::{Attribute, TensorType};
 use crate::operator::{Gradient, NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[Operator { gradient: Gradient::Zero, ..composed!("TfIdfVectorizer", count_ngrams) }];
 
 /// Largest number of comparisons of an n-gram's element with a position of the input.

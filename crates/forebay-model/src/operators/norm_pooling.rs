@@ -10,7 +10,7 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[composed!("GlobalLpPool", global_lp_pool), composed!("LpPool", lp_pool)];
 
 /// The window that the node's attributes describe, and the type of the result for x.

@@ -9,7 +9,7 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[
     composed!("BatchNormalization", batch_normalization),
     composed!("GroupNormalization", group_normalization),
@@ -54,7 +54,7 @@ fn check_channels<'a>(view: &NodeView, x: &Part, parts: impl IntoIterator<Item =
     }
 }
 
-/// x normalised by its own statistics per group of channels, with scale and bias; followed by its means and variances.
+/// x normalised by its own statistics per group of channels, with scale and bias, followed by its means and variances.
 fn batch_normalized(c: &mut Composer, x: &Part, [scale, bias]: [&Part; 2], epsilon: f32, group_size: u64) -> Vec<Part> {
     let kernel = Kernel::BatchNormalizationTraining { epsilon, activation: Activation::None, group_size };
     let types = [&x.ty, &scale.ty, &scale.ty].map(|ty| TensorType::new(x.ty.data_type, &ty.shape));
@@ -70,7 +70,7 @@ fn layer_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish_all(outputs.to_vec())
 }
 
-/// x normalised from an axis on, with scale and bias; followed by its means and inverse deviations.
+/// x normalised from an axis on, with scale and bias, followed by its means and inverse deviations.
 pub(super) fn layer_normalized(
     c: &mut Composer,
     x: &Part,

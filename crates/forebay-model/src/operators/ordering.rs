@@ -10,7 +10,7 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{Gradient, NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[
     Operator { gradient: Gradient::Zero, ..composed!("ArgMax", |view| extreme(view, true)) },
     Operator { gradient: Gradient::Zero, ..composed!("ArgMin", |view| extreme(view, false)) },

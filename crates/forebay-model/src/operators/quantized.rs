@@ -14,7 +14,7 @@ use crate::operator::{NodeView, Operator};
 /// The domain of operators that onnxruntime adds.
 const MICROSOFT: &str = "com.microsoft";
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[
     composed!("DequantizeLinear", dequantize_linear),
     composed!("DynamicQuantizeLinear", dynamic_quantize_linear),

@@ -15,7 +15,7 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{Gradient, NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[
     Operator { gradient: Gradient::Zero, ..composed!("Bernoulli", bernoulli) },
     Operator { gradient: Gradient::Zero, ..composed!("Multinomial", multinomial) },

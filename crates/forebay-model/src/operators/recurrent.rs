@@ -12,7 +12,7 @@ use crate::error::ModelError;
 use crate::graph::{Attribute, TensorType};
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[
     composed!("GRU", |view| {
         recurrent(view, RecurrentCell::Gru { resets_after: view.int("linear_before_reset", 0)? != 0 })

@@ -8,7 +8,7 @@ use super::shapes::{attribute_or_input, axes, product};
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[
     composed!("LogSoftmax", |view| softmax(view, |axis| Kernel::LogSoftmax { axis })),
     composed!("ReduceL1", |view| reduce(view, ReduceOp::L1)),

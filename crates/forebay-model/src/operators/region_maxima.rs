@@ -12,7 +12,7 @@ use super::shapes::{product, size};
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[composed!("MaxRoiPool", max_roi_pool)];
 
 /// The bins of all regions along an axis.

@@ -13,7 +13,7 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[composed!("Resize", resize), composed!("Upsample", resize)];
 
 /// Largest size of a resized axis.

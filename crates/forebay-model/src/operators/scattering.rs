@@ -10,7 +10,7 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[
     composed!("Scatter", scatter_elements),
     composed!("ScatterElements", scatter_elements),

@@ -11,7 +11,7 @@ use crate::error::ModelError;
 use crate::graph::{Node, TensorType, ValueId};
 use crate::operator::{Gradient, GradientBuilder, NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[
     Operator {
         domain: "",

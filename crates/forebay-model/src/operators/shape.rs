@@ -8,7 +8,7 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[
     composed!("DepthToSpace", depth_to_space),
     composed!("Dropout", dropout),

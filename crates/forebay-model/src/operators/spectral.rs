@@ -14,7 +14,7 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[composed!("DFT", fourier), composed!("STFT", short_time_fourier)];
 
 /// Largest number of elements of a transform's matrix.

@@ -11,7 +11,7 @@ use crate::operator::{NodeView, Operator};
 /// The domain of these operators.
 const DOMAIN: &str = "ai.onnx.preview.training";
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[
     Operator { domain: DOMAIN, ..composed!("Adagrad", adagrad) },
     Operator { domain: DOMAIN, ..composed!("Adam", adam) },

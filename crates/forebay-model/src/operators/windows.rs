@@ -10,7 +10,7 @@ use super::shapes::{product, size};
 use crate::error::ModelError;
 use crate::operator::{Gradient, NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[
     Operator { gradient: Gradient::Zero, ..composed!("BlackmanWindow", |view| window(view, &[0.42, -0.5, 0.08])) },
     Operator {

@@ -6,12 +6,12 @@ use super::recomputation::Counted;
 use super::windows::{Best, Step, Window, chosen};
 use super::{CopyDirection, Passages};
 
-/// A step is divided at this many places at most where both directions count together.
+/// A step is divided at this many places at most if both directions count together.
 const DIVISIONS_MAX: usize = 16;
-/// And at fewer, where that would look at more windows than this.
+/// It is divided at fewer if that would look at more windows than this.
 const LOOKS_MAX: usize = 1 << 22;
 
-/// Windows from one place on.
+/// The windows from one place on.
 struct From {
     /// Those of either direction with the longest stalls.
     alone: Vec<Best>,
@@ -25,11 +25,11 @@ struct Part {
     counted: Vec<Counted>,
 }
 
-/// What is certain up to a place.
+/// The stall that is certain up to a place.
 #[derive(Clone, Copy)]
 struct Sum {
     stall_ns: f64,
-    /// Where the last part begins, and whether both ways count together in it.
+    /// Where the last part begins, and whether both directions count together in it.
     from: usize,
     together: bool,
 }
@@ -41,11 +41,11 @@ impl Step<'_> {
         ways_ns.into_iter().fold(self.divided_ns(cut).max(self.workers_ns(cut)), f64::max)
     }
 
-    /// What the whole step certainly takes longer for what crosses in one direction, inputs or outputs included.
+    /// How much longer the whole step certainly takes because of what crosses in one direction, inputs or outputs included.
     fn one_way_ns(&self, cut: i64, direction: CopyDirection) -> f64 {
         let all = &self.problem.all;
         if self.ports_bytes(direction) == 0 {
-            // Windows by themselves say as much.
+            // The windows alone give the same.
             return 0.0;
         }
         let (copies_ns, windows) = self.one_way(cut, direction);
@@ -54,7 +54,8 @@ impl Step<'_> {
         self.with_recomputation(stall.ns, &counted.iter().collect::<Vec<_>>())
     }
 
-    /// For how long copies of the whole step certainly move in one direction, inputs or outputs included, and the windows of it.
+    /// How long the copies of the whole step certainly move in one direction, inputs or outputs included, and the windows that this comes
+    /// from.
     pub(super) fn one_way(&self, cut: i64, direction: CopyDirection) -> (f64, Vec<Window>) {
         let all = &self.problem.all;
         let best = self.best(cut, 0, &[direction], |window| self.link_ns(all, window));
@@ -62,7 +63,7 @@ impl Step<'_> {
         (best[best.len() - 1].0 + self.ports_ns(all, direction, windows.is_empty()), windows)
     }
 
-    /// What the parts of a step certainly take longer, for the best way to divide it.
+    /// How much longer the parts of a step certainly take, for the best way to divide it.
     fn divided_ns(&self, cut: i64) -> f64 {
         let places = self.places();
         let last = places.len() - 1;
@@ -96,8 +97,8 @@ impl Step<'_> {
         ways.into_iter().chain([parts, alone]).map(|parts| self.left_ns(&parts)).fold(0.0, f64::max)
     }
 
-    /// What recomputation leaves of parts: of all, of those in which copies never have to wait for more room, or of fewer and
-    /// fewer, without those that it could spare most beyond their stalls, which is no gain for the others.
+    /// What recomputation leaves of the parts: of all of them, of those in which copies never have to wait for more room, or of fewer and
+    /// fewer, leaving out those that it could spare the most beyond their stalls, which is no gain for the others.
     fn left_ns(&self, parts: &[Part]) -> f64 {
         let left_ns = |parts: &mut dyn Iterator<Item = &Part>| {
             let (mut stall_ns, mut counted) = (0.0, Vec::new());
@@ -125,13 +126,13 @@ impl Step<'_> {
         most_ns
     }
 
-    /// A window by itself.
+    /// A part of a single window.
     fn part(&self, window: Window) -> Part {
         let (stall_ns, ns_per_byte, per_ns) = self.stall(&window);
         Part { stall_ns, counted: vec![Counted { window, ns_per_byte, per_ns }] }
     }
 
-    /// Where the step is divided, from its start to its end.
+    /// The places at which the step is divided, from its start to its end.
     fn places(&self) -> Vec<i64> {
         let looks = if self.problem.shares { LOOKS_MAX / self.entry_count().max(1) } else { 1 };
         let parts = (looks.clamp(1, DIVISIONS_MAX) as i64).min(self.count);
@@ -148,7 +149,7 @@ impl Step<'_> {
         }
     }
 
-    /// The stall that is certain in a part of the step, and the nanoseconds of it that one less of copies would spare at most.
+    /// The stall that is certain in a part of the step, and the most nanoseconds of it that a nanosecond less of copies would spare.
     fn part_ns(&self, cut: i64, from: &From, part: Range<i64>, together: bool) -> (f64, f64) {
         let end = 2 * part.end as usize;
         match &from.ways {
@@ -167,7 +168,7 @@ impl Step<'_> {
         }
     }
 
-    /// The stalls in a part of the step: of its windows, or of all of them together.
+    /// The stalls in a part of the step: of each of its windows, or of all of them together.
     fn parts(&self, cut: i64, from: &From, part: Range<i64>, together: bool) -> Vec<Part> {
         let end = 2 * part.end as usize;
         match &from.ways {
@@ -181,7 +182,7 @@ impl Step<'_> {
         }
     }
 
-    /// The time for which copies within a window move at least.
+    /// The least time for which copies within a window move.
     fn link_ns(&self, passages: &Passages, window: &Window) -> f64 {
         passages.of(window.direction()).ns(window.certain_bytes)
     }
@@ -190,7 +191,7 @@ impl Step<'_> {
         Counted { ns_per_byte: per_ns * self.link_ns(passages, &window) / window.certain_bytes, window, per_ns }
     }
 
-    /// The time for which copies of inputs or outputs move, which may be part of other copies unless they are the `only` ones.
+    /// The time for which copies of inputs or outputs move. They may be part of other copies unless they are the `only` ones.
     fn ports_ns(&self, passages: &Passages, direction: CopyDirection, only: bool) -> f64 {
         let passage = passages.of(direction);
         match (self.ports_bytes(direction), only) {
@@ -200,7 +201,7 @@ impl Step<'_> {
         }
     }
 
-    /// Bytes that cross in a direction in every step.
+    /// The bytes of inputs or outputs that cross in a direction in every step.
     fn ports_bytes(&self, direction: CopyDirection) -> u64 {
         match direction {
             CopyDirection::Out => self.problem.taken_bytes,

@@ -1,21 +1,21 @@
-//! Gaps: where a step needs bytes that no one touches meanwhile.
+//! Gaps: spans of a step in which bytes are needed but not touched.
 
-/// Bytes that must be there at some positions of a step, as a whole.
+/// Bytes that must be on the device as a whole at some positions of a step.
 pub struct Block {
-    /// How many bytes.
+    /// The number of bytes.
     pub size_bytes: u64,
     /// Where its contents come from, if no kernel wrote them.
     pub origin: Origin,
-    /// Who touches it, by ascending position, at most once each.
+    /// Its touches, by ascending position, at most one at each.
     pub touches: Vec<Touch>,
 }
 
-/// Where contents come from that no kernel of this step wrote.
+/// The origin of contents that no kernel of this step wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nowhere, or they appear on the device where they are first touched.
+    /// Nowhere, or they appear on the device when they are first touched.
     Made,
-    /// The host writes them before each step, and keeps them as long as no one changes them.
+    /// The host writes them before each step, and keeps them as long as nothing changes them.
     Given,
     /// The step before.
     Lasting,
@@ -24,34 +24,34 @@ pub enum Origin {
 /// A position at which a block is needed.
 #[derive(Clone, Copy)]
 pub struct Touch {
-    /// Which position, in the order of the step.
+    /// The position, in the order of the step.
     pub position: usize,
     /// Whether earlier contents are needed.
     pub reads: bool,
-    /// What writes it there last, if anything does.
+    /// The last kernel that writes it there, if any.
     pub written: Option<Written>,
-    /// From the start of what touches it first to the end of the position, at least.
+    /// The least time from the start of the first kernel that touches it to the end of the position.
     pub due_ns: f64,
 }
 
-/// What writes a block at a position.
+/// The kernel that writes a block at a position.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
-    /// Which kernel.
+    /// The kernel.
     pub kernel: usize,
-    /// From the start of the position to the end of the kernel, at least.
+    /// The least time from the start of the position to the end of the kernel.
     pub done_ns: f64,
 }
 
-/// A gap of a block between two positions that touch it, of contents that are needed again.
+/// A gap between two positions that touch a block whose contents are needed again.
 ///
-/// In the next step positions go on from their number.
+/// The numbers of positions continue into the next step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockGap {
     pub bytes: f64,
-    /// Where the contents appeared on the device; None where somebody else has had them all the time.
+    /// Where the contents appeared on the device; `None` if another memory has held them all the time.
     pub written: Option<i64>,
-    /// Who wrote them there; None where no one did.
+    /// The kernel that wrote them there; `None` if none did.
     pub writer: Option<Written>,
     /// The position before the gap.
     pub from: i64,
@@ -62,15 +62,15 @@ pub(super) struct BlockGap {
 }
 
 impl BlockGap {
-    /// The gap, moved by whole steps of `count` positions to where `peak` lies in it.
+    /// Moves the gap by whole steps of `count` positions so that `peak` lies in it.
     pub fn around(self, peak: i64, count: i64) -> BlockGap {
-        // What comes before the peak, in the latest step in which it does.
+        // The gap starts before the peak, in the latest step in which it does.
         let shift = (peak - 1 - self.from).div_euclid(count) * count;
         BlockGap { written: self.written.map(|at| at + shift), from: self.from + shift, to: self.to + shift, ..self }
     }
 }
 
-/// All gaps of contents that are needed again, in a step of `count` positions.
+/// Returns all gaps of contents that are needed again, in a step of `count` positions.
 pub(super) fn gaps(blocks: &[Block], count: i64) -> Vec<BlockGap> {
     let mut gaps = Vec::new();
     for block in blocks {

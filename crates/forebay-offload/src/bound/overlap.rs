@@ -2,45 +2,45 @@
 
 use std::ops::Range;
 
-/// What runs is sorted by its price into about this many classes: a class has the price of its cheapest member.
+/// What runs is grouped by price into about this many classes: a class has the price of its cheapest member.
 const CLASSES: usize = 16;
-/// And no class has members whose prices differ by more than this.
+/// The prices of the members of a class differ by at most this.
 const SPREAD: f64 = 1.0 / 32.0;
 
-/// Something that runs, as far as copies are concerned.
+/// Something that runs, as seen by copies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cover {
-    /// How long it takes at least.
+    /// The least time that it takes.
     pub duration_ns: f64,
-    /// What it takes longer for each nanosecond in which copies move meanwhile: from 0 to 1.
+    /// How much longer it takes for each nanosecond in which copies move at the same time: from 0 to 1.
     pub price: f64,
 }
 
-/// What copies cost that move for some time.
+/// The cost of copies that move for some time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Stall {
-    /// The least by which the positions take longer, waits between them included.
+    /// The least time by which the positions take longer, including waits between them.
     pub ns: f64,
-    /// Of that, what a nanosecond less of copies would spare at most.
+    /// The most of that time that a nanosecond less of copies would spare.
     pub per_ns: f64,
 }
 
-/// The positions of a step, prepared for questions about stretches of it.
+/// The positions of a step, prepared for queries about stretches of it.
 ///
-/// Copies that move for `x` nanoseconds while something runs that takes `d` and has price `r` make it last `r * x` longer, and
-/// at least `x` in all: so it has room for `d / (1 - r)` at this price. What has no room costs a nanosecond for each.
+/// Copies that move for `x` nanoseconds while something runs that takes `d` and has price `r` make it last `r * x` longer, and at least `x`
+/// in total, so it has room for `d / (1 - r)` at this price. Each nanosecond that has no room costs a nanosecond.
 pub(super) struct Overlap {
     /// The price of each class, ascending, and its room before each position.
     classes: Vec<(f64, Vec<f64>)>,
 }
 
 impl Overlap {
-    /// What runs at each position, one after the other.
+    /// Prepares what runs at each position, one after the other.
     pub fn new(positions: &[Vec<Cover>]) -> Overlap {
         let room_ns = |cover: &Cover| cover.duration_ns / (1.0 - cover.price);
         let mut covers: Vec<(usize, Cover)> = Vec::new();
         for (position, inside) in positions.iter().enumerate() {
-            // Where copies cost as much as while nothing runs, there is no room for them.
+            // What makes copies cost as much as while nothing runs has no room for them.
             covers.extend(inside.iter().filter(|cover| cover.price < 1.0).map(|&cover| (position, cover)));
         }
         covers.sort_by(|(_, a), (_, b)| a.price.total_cmp(&b.price));
@@ -66,8 +66,8 @@ impl Overlap {
         overlap
     }
 
-    /// What it costs at least that copies move for `link_ns` within these positions and the waits between them, where next to
-    /// that `free_ns` cost nothing. Positions go on into the next step, and come from the one before.
+    /// The least cost of copies that move for `link_ns` within these positions and the waits between them, if `free_ns` of that cost
+    /// nothing. Positions can lie in the next step or the previous one.
     pub fn stall(&self, positions: Range<i64>, free_ns: f64, link_ns: f64) -> Stall {
         let mut left_ns = link_ns - free_ns;
         let mut stall = Stall { ns: 0.0, per_ns: 0.0 };
@@ -87,7 +87,7 @@ impl Overlap {
     }
 }
 
-/// The sum before a position of this step, of the one before or of the next one, from the sums of one step.
+/// The sum before a position of this step, the previous step or the next step, from the sums of one step.
 pub(super) fn before(sums: &[f64], position: i64) -> f64 {
     let count = sums.len() as i64 - 1;
     let total = sums[count as usize];

@@ -2,23 +2,23 @@
 
 use super::windows::{Step, Window};
 
-/// Quantiles of the positions' idle time that are tried as what one of them has, in percent.
+/// The quantiles of the idle times of positions that are tried as the threshold, in percent.
 const IDLE_PERCENT: [usize; 5] = [0, 50, 75, 90, 100];
 
 /// A window whose stall is part of a sum.
 pub(super) struct Counted {
     pub window: Window,
-    /// Nanoseconds of the sum that a byte less in the window would spare at most.
+    /// The most nanoseconds of the sum that a byte less in the window would spare.
     pub ns_per_byte: f64,
-    /// Nanoseconds of the sum that a nanosecond less of copies would spare at most.
+    /// The most nanoseconds of the sum that a nanosecond less of copies would spare.
     pub per_ns: f64,
 }
 
 impl Step<'_> {
-    /// What is left of a sum of stalls when recomputation spares as much of them as it can.
+    /// What is left of a sum of stalls if recomputation spares as much of them as it can.
     pub(super) fn with_recomputation(&self, stall_ns: f64, counted: &[&Counted]) -> f64 {
         let runs = self.runs(counted);
-        // Copies hide behind what runs again for no less than this part of its time.
+        // At least this fraction of the time of recomputations is not offset by copies that hide behind them.
         let unhidden = 1.0 - counted.iter().map(|counted| counted.per_ns).fold(0.0, f64::max);
         let idle_ns = &self.idle_ns;
         let mut thresholds_ns = IDLE_PERCENT.map(|percent| idle_ns[(idle_ns.len() - 1) * percent / 100]).to_vec();
@@ -34,7 +34,7 @@ impl Step<'_> {
         thresholds_ns.iter().map(left).fold(0.0, f64::max)
     }
 
-    /// What may run again: what it spares of the sum at most, and for how long it keeps all workers busy.
+    /// What may run again: the most that it spares of the sum, and for how long it keeps all workers busy.
     pub(super) fn runs(&self, counted: &[&Counted]) -> Vec<(f64, f64)> {
         let mut spared_ns = vec![0.0; self.problem.again_ns.len()];
         for Counted { window, ns_per_byte, .. } in counted {
@@ -53,11 +53,11 @@ impl Step<'_> {
     }
 }
 
-/// The least that the larger of two can be made by runs, each of which takes something away from the first and has a duration:
-/// what is left of `stall_ns`, and the durations' sum less `free_ns`.
+/// The least value to which runs can bring the larger of two numbers: what is left of `stall_ns`, and the sum of the durations of the runs
+/// minus `free_ns`. Each run takes something off the first and adds its duration to the second.
 fn least_of(stall_ns: f64, mut runs: Vec<(f64, f64)>, free_ns: f64) -> f64 {
     runs.retain(|(spared_ns, _)| *spared_ns > 0.0);
-    // The most spared per nanosecond first; what takes no time before everything else.
+    // Runs that spare the most per nanosecond come first; those that take no time come before all others.
     runs.sort_by(|left, right| (right.0 / right.1).total_cmp(&(left.0 / left.1)));
     let (mut left_ns, mut run_ns) = (stall_ns, -free_ns);
     for (spared_ns, duration_ns) in runs {

@@ -7,11 +7,11 @@ use crate::workload::{Kernel, Machine, Tensor, Workload};
 use forebay_testing::Random;
 
 const TENSORS: usize = 3;
-/// Time goes on in steps of this; the link carries a byte in one.
+/// Time advances in steps of this; the link carries a byte in one step.
 const UNIT_NS: u64 = 1000;
-/// What is being written.
+/// Contents that are being written.
 const UNDER_WAY: u8 = 255;
-/// Contents with which tensor 0 starts; the next tensors' follow. Kernel 0 writes contents 1.
+/// The contents with which tensor 0 starts; those of the next tensors follow. Kernel 0 writes contents 1.
 const OLD: u8 = 100;
 
 /// Tensors of one byte, kernels of one or two units of time, a link that carries a byte in one, and the least memory.
@@ -102,7 +102,7 @@ impl Game<'_> {
         is_done && same(&state.device, &start.device) && same(&state.host, &start.host)
     }
 
-    /// Every state a unit of time later.
+    /// Every possible state one unit of time later.
     fn moves(&self, state: &State) -> Vec<State> {
         let mut found = Vec::new();
         for dropped in 0..1usize << TENSORS {
@@ -122,7 +122,7 @@ impl Game<'_> {
         found
     }
 
-    /// The state after a kernel has started, if it may.
+    /// The state after a kernel has started, if it can start.
     fn started(&self, state: &State, number: usize) -> Option<State> {
         let kernel = &self.workload.kernels[number];
         if state.running.is_some() || number > state.next || number < state.next && kernel.updates_in_place() {

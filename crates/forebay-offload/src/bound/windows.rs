@@ -6,19 +6,20 @@ use super::gaps::{BlockGap, gaps};
 use super::overlap::{Cover, Overlap, Stall, before};
 use super::{CopyDirection, Position, Prices, Problem};
 
-/// A stretch of the step within which bytes certainly cross one way.
+/// A stretch of the step within which bytes certainly cross in one direction.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     /// The position with the need.
     pub peak: i64,
-    /// The position at the window's other end: before the peak where bytes leave, after it where they return.
+    /// The position at the other end of the window: before the peak if bytes leave, after it if they return.
     pub other: i64,
-    /// What crosses at least, and what of that is on the disk meanwhile.
+    /// The least that crosses, and how much of it is on the disk in the meantime.
     pub certain_bytes: f64,
     pub disk_bytes: f64,
-    /// How long copies may move within the positions at both ends.
+    /// How long copies can move within the positions at both ends.
     ends_ns: f64,
-    /// The time that is the window's own: the waits before positions are even, positions themselves odd, counted from the cut.
+    /// The time that belongs to the window alone: even numbers are the waits before positions, odd numbers the positions themselves,
+    /// counted from the cut.
     pub slots: Range<usize>,
 }
 
@@ -36,16 +37,16 @@ impl Window {
     }
 }
 
-/// What idles at a peak, and when it appeared or is due: the nearest position first.
+/// What is idle at a peak, and when it appeared or is due: the nearest position first.
 struct Profile {
-    /// By position at which some of it appeared or is due, as a distance from the peak: bytes, and for how long at most they
-    /// may move within that position.
+    /// By position at which some of it appeared or is due, as a distance from the peak: its bytes, and the longest time for which they can
+    /// move within that position.
     entries: Vec<(i64, f64, f64)>,
-    /// Bytes that idle less the bytes that must be elsewhere: so much need not cross within any window.
+    /// The idle bytes minus the bytes that must be elsewhere: this many need not cross within any window.
     room_bytes: f64,
 }
 
-/// By position of a step: the bytes of the gaps that it lies in. Sums of whole numbers, so their order is no matter.
+/// By position of a step: the bytes of the gaps that it lies in. These are sums of whole numbers, so their order does not matter.
 fn gap_bytes(gaps: &[BlockGap], count: i64) -> Vec<f64> {
     // What begins and ends where, in this step and the next one.
     let mut changes = vec![0.0; 2 * count as usize + 1];
@@ -62,26 +63,26 @@ fn gap_bytes(gaps: &[BlockGap], count: i64) -> Vec<f64> {
     gap_bytes
 }
 
-/// The windows with the most of something, up to some slot: how much, and the last of them. Most slots have none.
+/// The best windows up to a slot: what they are worth together, and the last of them. Most slots have none.
 pub(super) type Best = (f64, Option<Box<Window>>);
 
-/// A problem, prepared for questions about windows.
+/// A problem, prepared for queries about windows.
 pub(super) struct Step<'a> {
     pub problem: &'a Problem,
     pub count: i64,
     gaps: Vec<BlockGap>,
     /// By position: the bytes of all gaps that it lies in.
     gap_bytes: Vec<f64>,
-    /// For each position at which they do not fit, these gaps.
+    /// For each position at which these gaps do not fit, the gaps.
     around: Vec<Vec<usize>>,
     profiles: [Vec<Profile>; 2],
-    /// Least times before each position.
+    /// The sum of the least times before each position.
     elapsed_ns: Vec<f64>,
-    /// How long positions leave workers idle, ascending.
+    /// How long positions leave workers idle, in ascending order.
     pub idle_ns: Vec<f64>,
-    /// For copies one way alone.
+    /// For copies in one direction alone.
     overlaps: [Overlap; 2],
-    /// For both ways together.
+    /// For both directions together.
     pub both: Overlap,
 }
 
@@ -93,7 +94,7 @@ impl<'a> Step<'a> {
         let gap_bytes = gap_bytes(&gaps, count);
         let room_bytes = |position: &Position| problem.device_memory_bytes as f64 - position.set_bytes as f64;
         let is_short = |&at: &usize| gap_bytes[at] > room_bytes(&positions[at]);
-        // Those of two steps, since gaps go on into the next one.
+        // The short positions of two steps, since gaps continue into the next one.
         let short: Vec<usize> = (0..positions.len()).filter(is_short).collect();
         let short: Vec<i64> =
             [0, count].iter().flat_map(|step| short.iter().map(move |&at| at as i64 + step)).collect();
@@ -124,8 +125,8 @@ impl<'a> Step<'a> {
         step
     }
 
-    /// The positions before and behind the lines around the one at which the most must be elsewhere: a step that is cut open there
-    /// sees all of that return, or leave. None where everything fits.
+    /// The cuts before and after the position at which the most must be elsewhere: a step that is cut open there sees all of that return,
+    /// or leave. Empty if everything fits.
     pub fn around_worst(&self) -> Vec<i64> {
         let need_bytes = |at: &i64| {
             let set_bytes = self.problem.positions[*at as usize].set_bytes as f64;
@@ -135,7 +136,7 @@ impl<'a> Step<'a> {
         worst.filter(|at| need_bytes(at) > 0.0).map_or(Vec::new(), |at| vec![at, (at + 1) % self.count])
     }
 
-    /// The gaps around a position at which not all of them fit, in the step in which that stands at `peak`.
+    /// The gaps around a position at which not all of them fit, in the step in which that position is `peak`.
     pub fn around(&self, peak: i64) -> impl Iterator<Item = BlockGap> + '_ {
         let index = peak.rem_euclid(self.count) as usize;
         self.around[index].iter().map(move |&gap| self.gaps[gap].around(peak, self.count))
@@ -151,7 +152,7 @@ impl<'a> Step<'a> {
         let crossing = |gap: BlockGap| match direction {
             CopyDirection::Out => {
                 let at = gap.written?;
-                // What no one wrote appears at any time before it is touched.
+                // What nothing wrote can appear at any time before it is touched.
                 let done_ns = gap.writer.map_or(0.0, |writer| writer.done_ns);
                 Some((at - peak, gap.bytes, duration_ns(at) - done_ns))
             }
@@ -174,7 +175,7 @@ impl<'a> Step<'a> {
         let index = peak.rem_euclid(self.count) as usize;
         let profile = &self.profiles[direction as usize][index];
         let position = &self.problem.positions[index];
-        // What happens within a position lies in time that is also the position's own.
+        // What happens within a position also takes up the time of the position itself.
         let several = |at: i64, end_ns: f64| {
             i64::from(end_ns > 0.0 || self.problem.positions[at.rem_euclid(self.count) as usize].several)
         };
@@ -209,8 +210,8 @@ impl<'a> Step<'a> {
         )
     }
 
-    /// The stall that is certain within a window, and the nanoseconds of it that a byte less would spare at most, or a
-    /// nanosecond less of copies.
+    /// The stall that is certain within a window, and the most nanoseconds of it that a byte less would spare, or a nanosecond less of
+    /// copies.
     pub fn stall(&self, window: &Window) -> (f64, f64, f64) {
         let (direction, inside) = (window.direction(), window.inside());
         let link_ns = self.problem.all.of(direction).ns(window.certain_bytes);
@@ -225,18 +226,18 @@ impl<'a> Step<'a> {
         if by_disk.0 > by_link.0 { by_disk } else { by_link }
     }
 
-    /// How many windows there are at most.
+    /// The most windows that there can be.
     pub fn entry_count(&self) -> usize {
         self.profiles.iter().flatten().map(|profile| profile.entries.len()).sum()
     }
 
-    /// What copies cost one way that move for some time within the whole step.
+    /// The cost of copies in one direction that move for `link_ns` within the whole step.
     pub fn whole_stall(&self, direction: CopyDirection, link_ns: f64) -> Stall {
         self.overlaps[direction as usize].stall(0..self.count, 0.0, link_ns)
     }
 
-    /// For each slot of the step that begins at `cut`: windows from `start` on that end before it, share no slot, and are
-    /// worth the most together.
+    /// For each slot of the step that begins at `cut`: the windows from `start` on that end before it, share no slot, and are worth the
+    /// most together.
     pub fn best(
         &self,
         cut: i64,
@@ -274,7 +275,7 @@ impl<'a> Step<'a> {
             enter(&mut best, cut + index, CopyDirection::Out);
             carry(&mut best, wait + 1);
             if !self.problem.positions[((cut + index) % self.count) as usize].several {
-                // Windows behind it begin with the next wait, and nothing ends in between any more.
+                // Windows after this position begin with the next wait, and nothing else ends in between.
                 carry(&mut best, wait + 2);
             }
             enter(&mut best, cut + index, CopyDirection::Back);

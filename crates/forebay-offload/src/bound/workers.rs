@@ -1,11 +1,11 @@
-//! Workers: what launches, copies and what runs again take of the machine's workers, added up.
+//! Workers: what launches, copies and recomputations together take of the machine's workers.
 
 use super::CopyDirection;
 use super::recomputation::Counted;
 use super::windows::Step;
 
 impl Step<'_> {
-    /// What a step that is cut open before a position takes longer because workers have to copy.
+    /// How much longer a step that is cut open before a position takes because workers have to copy.
     pub(super) fn workers_ns(&self, cut: i64) -> f64 {
         let problem = self.problem;
         let Some(workers) = problem.workers else { return 0.0 };
@@ -26,7 +26,7 @@ mod tests {
     use super::super::{Workers, problem};
     use crate::workload::{Kernel, Machine, Tensor, Workload};
 
-    /// A tensor of 100 bytes makes room for a kernel that needs all memory. Copies have a kernel's time for either way.
+    /// A tensor of 100 bytes makes room for a kernel that needs all memory. Copies have the time of a kernel for each direction.
     fn workload() -> Workload {
         let kernel = |name: &str, reads: &[usize], writes: &[usize]| Kernel {
             name: name.into(),
@@ -54,7 +54,7 @@ mod tests {
         }
     }
 
-    /// The bound for copies that take half of the workers outwards and a quarter back, less the time of the kernels.
+    /// The bound for copies that take half of the workers outwards and a quarter back, minus the time of the kernels.
     fn beyond_ns(again_ns: Option<f64>, idle_ns: f64) -> i64 {
         let mut problem = problem(&workload());
         problem.workers = Some(Workers { out: 0.5, back: 0.25 });
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn copies_and_what_runs_again_take_workers_that_nobody_else_has() {
-        // What floating-point sums may be off by is taken off.
+        // The possible error of floating-point sums is subtracted.
         let is =
             |found: i64, expected: i64| assert!((expected - 2..=expected).contains(&found), "{found}, not {expected}");
         is(beyond_ns(None, 0.0), 50 + 25);

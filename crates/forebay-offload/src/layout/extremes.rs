@@ -1,17 +1,17 @@
-//! The greatest of some slots, found block by block.
+//! The maximum of a range of slots, found block by block.
 
 use std::ops::Range;
 
-/// Slots of a block.
+/// The number of slots in a block.
 pub const BLOCK_SLOTS: usize = 64;
 
-/// By block: the greatest of its values.
+/// By block: the maximum of its values.
 pub fn greatest_of_blocks(values: &[i64]) -> Vec<i64> {
     values.chunks(BLOCK_SLOTS).map(|block| block.iter().copied().max().unwrap_or(i64::MIN)).collect()
 }
 
-/// The greatest value of a range of slots, and the last slot that has it. `blocks` holds the greatest of each block; ranges may
-/// pass the end of the step.
+/// The maximum of a range of slots, and the last slot that has it. `blocks` holds the maximum of each block; ranges can pass the end of the
+/// step.
 pub fn greatest(values: &[i64], blocks: &[i64], slots: Range<usize>) -> Option<(usize, i64)> {
     let mut best: Option<(usize, i64, bool)> = None;
     let mut at = slots.start;

@@ -1,6 +1,6 @@
-//! Which slots of a step have room, so that the next one is found at once.
+//! Which slots of a step have room, stored so that the next one is found at once.
 
-/// Slots that have room, as bits.
+/// The slots that have room, as a bit set.
 #[derive(Clone, Debug)]
 pub struct Free {
     words: Vec<u64>,
@@ -8,7 +8,7 @@ pub struct Free {
 }
 
 impl Free {
-    /// Slots, each with whether it has room.
+    /// Creates the set from whether each slot has room.
     pub fn new(unused: impl ExactSizeIterator<Item = bool>) -> Free {
         let count = unused.len();
         let mut free = Free { words: vec![0; count.div_ceil(64)], count };
@@ -16,7 +16,7 @@ impl Free {
         free
     }
 
-    /// Says of a slot whether it has room.
+    /// Sets whether a slot has room.
     pub fn set(&mut self, slot: usize, has_room: bool) {
         let bit = 1 << (slot % 64);
         if has_room {
@@ -26,7 +26,7 @@ impl Free {
         }
     }
 
-    /// The first slot of a range with room; ranges may pass the end of the step.
+    /// The first slot of a range that has room; ranges can pass the end of the step.
     pub fn first(&self, from: usize, to: usize) -> Option<usize> {
         let mut at = from;
         while at < to {
@@ -43,7 +43,7 @@ impl Free {
         None
     }
 
-    /// The last slot of a range with room.
+    /// The last slot of a range that has room.
     pub fn last(&self, from: usize, to: usize) -> Option<usize> {
         let mut end = to;
         while end > from {

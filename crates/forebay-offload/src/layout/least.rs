@@ -1,24 +1,24 @@
-//! The least of a range of slots, while values of ranges change: a segment tree.
+//! The minimum of a range of slots while the values of ranges change: a segment tree.
 
 use std::ops::Range;
 
-/// Added to slots that do not count, so that no least value is one of theirs.
+/// Added to slots that do not count, so that the minimum is never one of their values.
 const UNCOUNTED: i64 = i64::MAX / 4;
 
-/// Values of the slots of a step. Ranges may pass the end of the step, and are no longer than it.
+/// The values of the slots of a step. Ranges can pass the end of the step, and are no longer than the step.
 #[derive(Clone, Debug)]
 pub struct LeastOfRanges {
-    /// By node, the least below it, without what was added to the nodes above; the children of `i` are `2 i` and `2 i + 1`.
+    /// By node: the minimum below it, without what was added to the nodes above. The children of `i` are `2 i` and `2 i + 1`.
     least: Vec<i64>,
-    /// By node, what was added to all slots below it.
+    /// By node: what was added to all slots below it.
     added: Vec<i64>,
-    /// By slot, whether it counts.
+    /// By slot: whether it counts.
     counts: Vec<bool>,
     leaves: usize,
 }
 
 impl LeastOfRanges {
-    /// A value for each slot, and whether it counts.
+    /// Creates the tree from the value of each slot and whether the slot counts.
     pub fn new(slots: impl Iterator<Item = (i64, bool)>) -> LeastOfRanges {
         let (values, counts): (Vec<i64>, Vec<bool>) = slots.unzip();
         let leaves = values.len().next_power_of_two();
@@ -32,7 +32,7 @@ impl LeastOfRanges {
         LeastOfRanges { added: vec![0; 2 * leaves], least, counts, leaves }
     }
 
-    /// Says of a slot whether it counts.
+    /// Sets whether a slot counts.
     pub fn count(&mut self, slot: usize, counts: bool) {
         if self.counts[slot] != counts {
             self.counts[slot] = counts;
@@ -40,20 +40,20 @@ impl LeastOfRanges {
         }
     }
 
-    /// Adds to the value of each slot of a range.
+    /// Adds `value` to each slot of a range.
     pub fn add(&mut self, slots: Range<usize>, value: i64) {
         for range in self.within_step(slots) {
             self.add_below(1, 0..self.leaves, &range, value);
         }
     }
 
-    /// The least value of the slots of a range that count; none where none of them does.
+    /// The minimum of the slots of a range that count; `None` if none of them counts.
     pub fn least(&self, slots: Range<usize>) -> Option<i64> {
         let least = self.within_step(slots).map(|range| self.least_below(1, 0..self.leaves, &range));
         least.into_iter().min().filter(|least| *least < UNCOUNTED / 2)
     }
 
-    /// A range, as two that do not pass the end of the step.
+    /// Splits a range into two that do not pass the end of the step.
     fn within_step(&self, slots: Range<usize>) -> [Range<usize>; 2] {
         let count = self.counts.len();
         let start = slots.start % count;

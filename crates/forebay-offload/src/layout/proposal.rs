@@ -1,30 +1,30 @@
-//! What one gap could do for the device with copies on the SSD.
+//! What one gap could do to relieve the device with copies on the SSD.
 //!
-//! The first bytes to leave are the last to return: each move's absence encloses those of the moves after it. So what earlier
-//! moves take off the pressure counts for every later one, and moving stops where the enclosed slots have no pressure left.
+//! The first bytes to leave are the last to return: the absence of each move encloses those of the moves after it. What earlier moves take
+//! off the pressure therefore counts for every later one, and moving stops when the enclosed slots have no pressure left.
 
 use crate::layout::Layout;
 use crate::layout::extremes::greatest;
 use crate::reuse_gaps::{ReuseGap, Version};
 use crate::schedule::MemorySpace;
 
-/// Where a move's bytes are while they are absent.
+/// Where the bytes of a move are while they are absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// In an existing copy, by its number.
+    /// In the existing copy with this number.
     Existing(usize),
-    /// In a copy that is made in a slot.
+    /// In a copy that is made in this slot.
     Made(usize),
-    /// In a copy that exists for ever, because nothing writes the tensor.
+    /// In a copy that exists forever, because nothing writes the tensor.
     Eternal,
 }
 
 /// Bytes that leave and return together.
 #[derive(Clone, Copy, Debug)]
 pub struct Move {
-    /// Where they are meanwhile.
+    /// Where they are in the meantime.
     pub source: Source,
-    /// How many they are.
+    /// The number of bytes.
     pub size_bytes: u64,
     /// The first slot without them.
     pub from: usize,
@@ -35,20 +35,20 @@ pub struct Move {
 /// How a gap could be used.
 #[derive(Clone, Debug, Default)]
 pub struct Proposal {
-    /// What moves.
+    /// The moves.
     pub moves: Vec<Move>,
-    /// Pressure taken off, in bytes times nanoseconds, per byte that crosses a link.
+    /// The pressure taken off, in bytes times nanoseconds, per byte that crosses a link.
     pub value: f64,
 }
 
-/// A proposal while it is made.
+/// A proposal under construction.
 pub struct Proposer<'l, 'w> {
     layout: &'l Layout<'w>,
     tolerance: i64,
     gap: ReuseGap,
     version: Version,
     existing: std::vec::IntoIter<usize>,
-    /// Where the next bytes go, and how many at most.
+    /// Where the next bytes go, and how many of them at most.
     next: Option<(Source, u64)>,
     /// Bytes without a copy.
     fresh_bytes: u64,
@@ -59,7 +59,7 @@ pub struct Proposer<'l, 'w> {
     back_room: u64,
     /// Bytes proposed so far.
     assigned: i64,
-    /// The slot with the most pressure in what the last move enclosed, and that pressure.
+    /// The slot with the highest pressure among those that the last move enclosed, and that pressure.
     pressed: Option<(usize, i64)>,
     moves: Vec<Move>,
     relief: f64,
@@ -67,7 +67,7 @@ pub struct Proposer<'l, 'w> {
 }
 
 impl<'l, 'w> Proposer<'l, 'w> {
-    /// A proposal for a gap; pressure below the tolerance does not count.
+    /// Starts a proposal for a gap; pressure below the tolerance does not count.
     pub fn new(layout: &'l Layout<'w>, span: usize, tolerance: i64) -> Proposer<'l, 'w> {
         let gap = layout.needs.reuse_gaps[span];
         let version = layout.needs.versions[gap.version];
@@ -92,7 +92,7 @@ impl<'l, 'w> Proposer<'l, 'w> {
         }
     }
 
-    /// The proposal. `pressed_ns` has the time under pressure before each slot, over two steps.
+    /// Makes the proposal. `pressed_ns` has the time under pressure before each slot, over two steps.
     pub fn propose(mut self, pressed_ns: &[u64]) -> Proposal {
         let count = self.layout.excess.len();
         let time_ns = |from: usize, to: usize| pressed_ns[from % count + (to - from)] - pressed_ns[from % count];
@@ -156,14 +156,14 @@ impl<'l, 'w> Proposer<'l, 'w> {
         made.map_or(self.gap.begin, |made| self.gap.begin.max(made + 1))
     }
 
-    /// Whether the next bytes would lie idle on the device for longer than is acceptable.
+    /// Whether the next bytes would be idle on the device for longer than is acceptable.
     fn lingers(&self, from: usize) -> bool {
         let time = |slot: usize| self.layout.time_ns(slot);
         let idle_ns = time(from) - time(self.gap.begin) + time(self.gap.end) - time(self.back);
         idle_ns > self.layout.dwell_limit_ns
     }
 
-    /// Pressure left in what the next move encloses, in whole transfer quanta.
+    /// The pressure left in the slots that the next move encloses, in whole transfer quanta.
     fn needed_bytes(&mut self, from: usize) -> u64 {
         let Layout { excess, excess_blocks, .. } = self.layout;
         if self.pressed.is_none_or(|(slot, _)| slot < from || slot >= self.back) {

@@ -1,9 +1,9 @@
-//! Returns again: when absent bytes come back, once it is known which ones are absent.
+//! Second placement of returns: when absent bytes come back, once it is known which bytes are absent.
 //!
-//! A sweep says when bytes return as it goes, so it fills slots that are free later on, and waits for what it could not know to
-//! be spared. Here absences are given. Those that turn out to fit the device after all are spared, the shortest first. What is
-//! left returns as late as the links allow, what is needed last first: so nothing takes memory from what is needed sooner, and
-//! where the slots before a launch are all taken, its gate is widened.
+//! A sweep decides when bytes return as it goes, so it fills slots that become free later, and waits for bytes that it could not know would
+//! be spared. Here, the absences are given. Those that turn out to fit the device after all are spared, the shortest first. The others
+//! return as late as the links allow, those needed last first, so that none takes memory from bytes that are needed sooner. If the slots
+//! before a launch are all taken, its gate is widened.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::layout::{Absence, Layout};
 use crate::schedule::MemorySpace;
 use crate::timeline::{carried_bytes, carrying_ns};
 
-/// What a slot carries: out and in over the link, and of that to and from the SSD.
+/// The number of loads of a slot: out and in over the link, and of these, to and from the SSD.
 const LOADS: usize = 4;
 
 /// The pass.
@@ -22,19 +22,19 @@ struct Returns<'l, 'w> {
     layout: &'l mut Layout<'w>,
     /// How much longer each slot becomes.
     added_ns: Vec<u64>,
-    /// What each slot carries, and can carry.
+    /// What each slot carries, and what it can carry.
     loads: Vec<[u64; LOADS]>,
     capacities: Vec<[u64; LOADS]>,
-    /// What the device has left in each slot that has a length.
+    /// The room that the device has left in each slot that has a length.
     unused: LeastOfRanges,
-    /// Slots with room inwards, for the host and for the SSD.
+    /// The slots with room inwards, for the host and for the SSD.
     free: [Free; 2],
     /// By copy: the copies that it was split into, itself included.
     parts: Vec<Vec<usize>>,
 }
 
 impl Layout<'_> {
-    /// Lets bytes return again; how much longer each slot becomes then. What leaves, and when, stays as it is, and so does what
+    /// Places all returns again, and returns how much longer each slot becomes. What leaves, and when, stays the same, and so does what
     /// returns from a host that is full at times.
     pub fn return_anew(&mut self) -> Vec<u64> {
         let mut returns = Returns::new(self);
@@ -45,7 +45,7 @@ impl Layout<'_> {
 }
 
 impl<'l, 'w> Returns<'l, 'w> {
-    /// Everything returns just before it is needed, in no time.
+    /// Starts with everything returning just before it is needed, in no time.
     fn new(layout: &'l mut Layout<'w>) -> Returns<'l, 'w> {
         let count = layout.excess.len();
         let whole = whole_excess(layout);
@@ -89,7 +89,7 @@ impl<'l, 'w> Returns<'l, 'w> {
         size_bytes.next_multiple_of(self.layout.transfer_quantum_bytes)
     }
 
-    /// Puts bytes on a slot's links, or takes them off.
+    /// Adds bytes to the loads of a slot, or removes them.
     fn load(&mut self, slot: usize, place: MemorySpace, inwards: bool, bytes: i64) {
         let slot = slot % self.loads.len();
         let loads = &mut self.loads[slot];
@@ -100,7 +100,7 @@ impl<'l, 'w> Returns<'l, 'w> {
         }
     }
 
-    /// Makes a slot as long as what it carries takes.
+    /// Makes a slot long enough for what it carries.
     fn fit(&mut self, slot: usize) {
         let machine = &self.layout.workload.machine;
         let link = machine.link_bytes_per_s;
@@ -116,7 +116,7 @@ impl<'l, 'w> Returns<'l, 'w> {
         self.refresh(slot);
     }
 
-    /// What a slot can carry inwards yet.
+    /// What a slot can still carry inwards.
     fn room_in(&self, slot: usize, place: MemorySpace) -> u64 {
         let slot = slot % self.loads.len();
         let left = |load: usize| self.capacities[slot][load].saturating_sub(self.loads[slot][load]);
@@ -128,7 +128,7 @@ impl<'l, 'w> Returns<'l, 'w> {
         self.free[1].set(slot, self.room_in(slot, MemorySpace::Ssd) > 0);
     }
 
-    /// The least room of the device in slots that have a length.
+    /// The least room that the device has in slots that have a length.
     fn least_room(&self, slots: Range<usize>) -> u64 {
         let least = self.unused.least(slots).map_or(u64::MAX, |least| least.max(0) as u64);
         least - least % self.layout.transfer_quantum_bytes
@@ -145,14 +145,14 @@ impl<'l, 'w> Returns<'l, 'w> {
         copies.flat_map(|(number, copy)| copy.absences.iter().map(move |absence| (number, *absence))).collect()
     }
 
-    /// Makes a part of a copy two, the first one of that size; the other one's number comes back.
+    /// Splits a part of a copy in two, the first of the given size; returns the number of the second.
     fn split(&mut self, whole: usize, part: usize, size_bytes: u64) -> Option<usize> {
         let rest = self.layout.split(part, size_bytes);
         self.parts[whole].extend(rest);
         rest
     }
 
-    /// Keeps on the device what fits it after all.
+    /// Keeps on the device what fits after all.
     fn spare(&mut self) {
         let mut absences = self.absences();
         let duration_ns = |absence: &Absence| self.layout.time_ns(absence.back) - self.layout.time_ns(absence.from);
@@ -173,7 +173,7 @@ impl<'l, 'w> Returns<'l, 'w> {
         self.layout.copies.retain(|copy| !copy.absences.is_empty());
     }
 
-    /// Takes an absence off a copy, and the copy away if it was its only one.
+    /// Removes an absence from a copy, and the copy itself if that was its only one.
     fn keep(&mut self, copy: usize, absence: Absence) {
         let of = &mut self.layout.copies[copy];
         of.absences.retain(|other| other.span != absence.span);
@@ -189,7 +189,7 @@ impl<'l, 'w> Returns<'l, 'w> {
         }
     }
 
-    /// Lets what is absent return, what is needed last first.
+    /// Places the returns of what is absent; what is needed last comes first.
     fn place(&mut self) {
         let count = self.loads.len();
         let mut absences = self.absences();
@@ -204,7 +204,7 @@ impl<'l, 'w> Returns<'l, 'w> {
         }
     }
 
-    /// Lets a part of a copy return as late as it can, and what cannot before it is needed, in the gate.
+    /// Lets a part of a copy return as late as it can; what cannot return before it is needed returns in the gate.
     fn place_part(&mut self, whole: usize, mut part: usize, absence: Absence) {
         let (count, gate) = (self.loads.len(), absence.back);
         let place = self.layout.copies[part].place;

@@ -1,11 +1,10 @@
-//! One pass over the step in which waits grow where nothing else helps.
+//! A pass over the step in which waits grow if nothing else helps.
 //!
-//! Slot by slot, what the device does not hold leaves: of what lies idle then, bytes that are needed again last go first. They
-//! leave as early as the link is free since they were written, and come back as late as it is free before they are needed. As
-//! needs are met by time, earlier ones have the earlier link; so bytes wait for the link only where it is busy with what is
-//! more urgent. Where no idle bytes have a crossing left, a gate is widened: the one before the launch that lacks room, in
-//! which bytes leave, or the one before the launch that needs bytes back. What is absent then returns again, if that is shorter
-//! (`returns`).
+//! Slot by slot, what the device cannot hold leaves: of the bytes that are idle at that time, those needed again last go first. They leave
+//! as early as the link is free after they were written, and come back as late as it is free before they are needed. Needs are met in order
+//! of time, so earlier ones get the earlier link, and bytes wait for the link only if it is busy with what is more urgent. If no idle bytes
+//! have a crossing left, a gate is widened: the one before the launch that lacks room, in which bytes leave, or the one before the launch
+//! that needs bytes back. The returns of what is absent are then placed again, if that is shorter (`returns`).
 
 mod choice;
 mod moves;
@@ -18,7 +17,7 @@ use crate::layout::extremes::greatest_of_blocks;
 use crate::layout::free::Free;
 use crate::tuning::{BUSY_PARTS, LAPS};
 
-/// What a sweep came to.
+/// The result of a sweep.
 pub struct Relief {
     /// Whether everything fits.
     pub fits: bool,
@@ -30,14 +29,14 @@ pub struct Relief {
     pub back: Vec<Price>,
 }
 
-/// What it is worth not to cross the link at some time.
+/// What it is worth not to cross the link at a given time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Price {
     /// Nothing: the link has room.
     Free,
-    /// Nothing now, but who crosses more will wait.
+    /// Nothing now, but further crossings would wait.
     Busy,
-    /// The time that it takes: somebody waits for it.
+    /// The time that the crossing takes, because something waits for it.
     Waits,
 }
 
@@ -47,51 +46,51 @@ struct Sweep<'l, 'w> {
     strategy: Strategy,
     /// How much longer each slot becomes.
     added_ns: Vec<u64>,
-    /// Slots with room on the link, for the host and for the SSD.
+    /// The slots with room on the link, for the host and for the SSD.
     out_free: [Free; 2],
     in_free: [Free; 2],
-    /// Slots that were widened so that bytes leave, or return.
+    /// The slots that were widened so that bytes can leave or return.
     widened: [Free; 2],
-    /// Bytes that leave and that return, by slot.
+    /// The bytes that leave and return, by slot.
     changes: Vec<i64>,
-    /// Bytes that are absent in the current slot.
+    /// The bytes that are absent in the current slot.
     absent_bytes: i64,
-    /// Bytes of each gap that are absent in some part of it.
+    /// The bytes of each gap that are absent in some part of it.
     used_bytes: Vec<u64>,
-    /// For each gap, when they return, and the copy.
+    /// For each gap, when these bytes return, and the copy.
     returns: Vec<BTreeSet<(usize, usize)>>,
-    /// Gaps that may help from a slot on.
+    /// The gaps that may help from each slot on.
     starts: Vec<Vec<(usize, usize)>>,
-    /// Gaps around the current slot, by their end and number.
+    /// The gaps around the current slot, by end and number.
     active: BTreeSet<(usize, usize)>,
     /// The slot, price and gap that were found last.
     found_last: Option<(usize, usize, (usize, usize))>,
-    /// Those of them that cannot help in it after all.
+    /// The gaps around the current slot that cannot help in it after all.
     refused: Vec<(usize, usize)>,
-    /// For each gap, how many of its version's copies it uses or cannot use.
+    /// For each gap, how many copies of its version it uses or cannot use.
     passed: Vec<usize>,
-    /// For each gap, how many of its version's first copies are known to be made before a slot.
+    /// For each gap, how many of the first copies of its version are known to be made before a slot, and that slot.
     timely: Vec<(usize, usize)>,
-    /// Pressure with nothing absent.
+    /// The pressure with nothing absent.
     whole: Vec<i64>,
 }
 
-/// Which bytes go to the SSD, where the host is too small.
+/// Which bytes go to the SSD if the host is too small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// As few as can be: what the host cannot hold is found first.
+    /// As few as possible: what the host cannot hold is found first.
     HostFirst,
-    /// As many as its links have time for; the host has the rest.
+    /// As many as its links have time for; the host gets the rest.
     SsdFirst,
-    /// The same, but what the host cannot hold is found first.
+    /// Like `SsdFirst`, but what the host cannot hold is found first.
     SsdFound,
 }
 
 impl Strategy {
-    /// Every strategy, the one for hosts that are large enough first.
+    /// Every strategy; the one for hosts that are large enough comes first.
     pub const ALL: [Strategy; 3] = [Strategy::HostFirst, Strategy::SsdFirst, Strategy::SsdFound];
 
-    /// Whether bytes rather go to the SSD than to the host.
+    /// Whether bytes go to the SSD rather than to the host.
     pub fn prefers_ssd(self) -> bool {
         self != Strategy::HostFirst
     }
@@ -170,10 +169,10 @@ impl<'l, 'w> Sweep<'l, 'w> {
         Relief { fits, added_ns: self.added_ns, out, back }
     }
 
-    /// For each launch, what a byte's way out after it and its way back before it are worth.
+    /// For each launch, what the way of a byte out after it and back before it are worth.
     ///
-    /// The way out is waited for where the link has no room from the launch's end until somebody waits for bytes to leave; it is
-    /// busy where it has none for long. The way back is alike, backwards.
+    /// The way out is waited for if the link has no room from the end of the launch until something waits for bytes to leave; it is busy if
+    /// the link has no room for long. The same holds for the way back, backwards in time.
     fn prices(&self) -> (Vec<Price>, Vec<Price>) {
         let (count, layout) = (self.count(), &*self.layout);
         let place = usize::from(self.strategy.prefers_ssd());
@@ -202,7 +201,7 @@ impl<'l, 'w> Sweep<'l, 'w> {
         self.layout.timeline.slots[slot].duration_ns + self.added_ns[slot] > 0
     }
 
-    /// One pass; whether it found nothing to do.
+    /// Makes one pass. Returns whether it found nothing to do.
     fn lap(&mut self) -> bool {
         let count = self.count();
         self.changes = vec![0; count];
@@ -215,7 +214,7 @@ impl<'l, 'w> Sweep<'l, 'w> {
         for (number, gap) in self.layout.needs.reuse_gaps.iter().enumerate() {
             let begin = gap.begin % count;
             let end = gap.end - gap.begin + begin;
-            // What ends in the slot in which it starts to be idle has nowhere to go.
+            // A gap that ends in the slot in which it begins has no time to be used.
             if end - begin > 2 || (begin..end).any(|slot| self.exists(slot % count)) {
                 self.starts[begin].push((end, number));
                 if end > count {
@@ -246,7 +245,7 @@ impl<'l, 'w> Sweep<'l, 'w> {
         quiet
     }
 
-    /// Recalculates the pressure from what is absent.
+    /// Recomputes the pressure from what is absent.
     fn settle(&mut self) {
         let absent = absent_bytes(self.layout);
         self.layout.excess = self.whole.iter().zip(absent).map(|(whole, absent)| whole - absent).collect();
@@ -259,7 +258,7 @@ pub(super) fn whole_excess(layout: &Layout<'_>) -> Vec<i64> {
     layout.excess.iter().zip(absent_bytes(layout)).map(|(left, absent)| left + absent).collect()
 }
 
-/// Bytes that are absent, by slot.
+/// The bytes that are absent, by slot.
 pub(super) fn absent_bytes(layout: &Layout<'_>) -> Vec<i64> {
     let count = layout.excess.len();
     let mut changes = vec![0i64; count];

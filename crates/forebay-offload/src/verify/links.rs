@@ -1,13 +1,13 @@
-//! What links carry.
+//! Checks what links carry.
 
 use crate::schedule::{Direction, MemorySpace, Schedule, Transfer};
 use crate::verify::ROUNDING_NS;
 use crate::workload::Machine;
 
-/// Which transfers a limit is about.
+/// Selects the transfers that a limit applies to.
 type Selects = fn(&Transfer) -> bool;
 
-/// Checks every limit. The error has the time at which too much has been carried.
+/// Checks every limit. The error contains the time at which too much has been carried.
 pub fn check(machine: &Machine, schedule: &Schedule) -> Result<(), (u64, String)> {
     let limits: [(&str, u64, Selects); 4] = [
         ("the link out", machine.link_bytes_per_s, |t| t.direction == Direction::Out),
@@ -23,7 +23,7 @@ pub fn check(machine: &Machine, schedule: &Schedule) -> Result<(), (u64, String)
         let load = Load::new(schedule.transfers.iter().filter(|transfer| selects(transfer)));
         let bytes_per_ns = bytes_per_s as f64 / 1e9;
         let (at_ns, surplus_bytes) = load.worst_surplus(bytes_per_ns);
-        // A byte more, for the sums' own rounding.
+        // One byte more, for the rounding of the sums themselves.
         if surplus_bytes > bytes_per_ns * ROUNDING_NS as f64 + 1.0 {
             let reason = format!("{name} carries {surplus_bytes:.0} bytes more than {bytes_per_s} bytes/s allow");
             return Err((at_ns, reason));
@@ -34,12 +34,12 @@ pub fn check(machine: &Machine, schedule: &Schedule) -> Result<(), (u64, String)
 
 /// How the rate of some transfers changes over time.
 pub struct Load {
-    /// Time, and the change of the rate in bytes per nanosecond.
+    /// The time, and the change of the rate in bytes per nanosecond.
     changes: Vec<(u64, f64)>,
 }
 
 impl Load {
-    /// The load of transfers that each go at one rate from their start to their end.
+    /// Creates the load of transfers that each proceed at one rate from their start to their end.
     pub fn new<'a>(transfers: impl Iterator<Item = &'a Transfer>) -> Load {
         let mut changes = Vec::new();
         for transfer in transfers {
@@ -51,12 +51,12 @@ impl Load {
         Load { changes }
     }
 
-    /// By how many bytes any window of time carries more than a rate allows, and where that window ends.
+    /// The time at which the worst window ends, and by how many bytes it carries more than a rate allows.
     pub fn worst_surplus(&self, bytes_per_ns: f64) -> (u64, f64) {
         let (mut rate, mut last_ns, mut surplus) = (0.0f64, 0, 0.0f64);
         let (mut worst, mut worst_ns) = (0.0, 0);
         for (at_ns, change) in &self.changes {
-            // The surplus of the best window that ends here: a window that has none is better left out.
+            // The largest surplus of a window that ends here; an empty window has none.
             surplus = (surplus + (rate - bytes_per_ns) * (at_ns - last_ns) as f64).max(0.0);
             if surplus > worst {
                 (worst, worst_ns) = (surplus, *at_ns);

@@ -4,30 +4,30 @@ use std::collections::BTreeMap;
 
 use crate::schedule::Piece;
 
-/// Which step wrote something.
+/// The step that wrote something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum When {
-    /// The step before the one that runs.
+    /// The step before the running one.
     LastStep,
-    /// The one that runs.
+    /// The running step.
     ThisStep,
 }
 
-/// Which contents bytes have.
+/// The contents that bytes have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
-    /// What nothing in the step wrote: constants, and inputs that appear where they are first needed.
+    /// Not written by anything in the step: constants, and inputs that appear where they are first needed.
     Input,
-    /// What a kernel wrote.
+    /// Written by a kernel.
     Written {
         /// The kernel.
         kernel: usize,
-        /// In which step.
+        /// The step in which it was written.
         when: When,
     },
 }
 
-/// Ranges of a tensor with their contents; None while they are being written.
+/// The ranges of a tensor with their contents; `None` while they are being written.
 type Ranges = BTreeMap<u64, (u64, Option<Version>)>;
 
 /// Everything that a memory holds, by tensor: start, end and contents of each range, neighbours merged.
@@ -35,7 +35,7 @@ pub type Contents = Vec<Vec<(u64, u64, Option<Version>)>>;
 
 /// A memory.
 pub struct Memory {
-    /// What messages call it.
+    /// The name that messages use.
     pub name: &'static str,
     /// Bytes in use.
     pub used_bytes: u64,
@@ -44,12 +44,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// An empty memory.
+    /// Creates an empty memory.
     pub fn new(name: &'static str, capacity_bytes: u64, tensors: usize) -> Memory {
         Memory { name, used_bytes: 0, capacity_bytes, tensors: vec![Ranges::new(); tensors] }
     }
 
-    /// Takes bytes without a name.
+    /// Counts bytes as used, without recording which.
     pub fn grow(&mut self, bytes: u64) -> Result<(), String> {
         self.used_bytes = self.used_bytes.saturating_add(bytes);
         if self.used_bytes > self.capacity_bytes {
@@ -58,7 +58,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Takes room for a piece that is not there yet.
+    /// Takes room for a piece that is not here yet.
     pub fn take(&mut self, piece: &Piece, version: Option<Version>) -> Result<(), String> {
         let end = piece.offset_bytes + piece.size_bytes;
         let ranges = &mut self.tensors[piece.tensor];
@@ -117,7 +117,7 @@ impl Memory {
         Ok(found)
     }
 
-    /// Gives a piece that is here its contents.
+    /// Sets the contents of a piece that is here.
     pub fn write(&mut self, piece: &Piece, version: Option<Version>) {
         self.cut(piece.tensor, piece.offset_bytes);
         self.cut(piece.tensor, piece.offset_bytes + piece.size_bytes);
@@ -125,7 +125,7 @@ impl Memory {
         self.tensors[piece.tensor].range_mut(piece.offset_bytes..end).for_each(|(_, (_, held))| *held = version);
     }
 
-    /// Makes a range that crosses `at` two.
+    /// Splits a range that crosses `at` in two.
     fn cut(&mut self, tensor: usize, at: u64) {
         let ranges = &mut self.tensors[tensor];
         if let Some((_, (to, version))) = ranges.range_mut(..at).next_back().filter(|(_, (to, _))| *to > at) {
@@ -135,7 +135,7 @@ impl Memory {
         }
     }
 
-    /// Everything held, with versions as a step that starts `steps` later names them.
+    /// Everything that is held, with versions named as in a step that starts `steps` later.
     pub fn contents(&self, steps: u8) -> Contents {
         let named = |version: Version| match version {
             Version::Written { kernel, .. } if steps > 0 => Version::Written { kernel, when: When::LastStep },
@@ -155,7 +155,7 @@ impl Memory {
         self.tensors.iter().map(tensor).collect()
     }
 
-    /// Another step starts.
+    /// Starts another step.
     pub fn shift(&mut self) {
         for (_, (_, version)) in self.tensors.iter_mut().flatten() {
             if let Some(Version::Written { when, .. }) = version {
@@ -165,7 +165,7 @@ impl Memory {
     }
 }
 
-/// In what the states of the device, the host and the SSD differ.
+/// How the states of the device, the host and the SSD differ.
 pub fn difference(before: &[Contents], after: &[Contents]) -> Option<String> {
     for (name, (before, after)) in ["the device", "the host", "the SSD"].iter().zip(before.iter().zip(after)) {
         for (tensor, (before, after)) in before.iter().zip(after).enumerate() {

@@ -1,4 +1,4 @@
-//! Streams with a crew of threads that does nothing but check who may start, and what a naive model says about that.
+//! Streams with a crew of threads that only check which work may start, and a naive model that determines this.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,14 +33,14 @@ pub fn wait(stream: u32, event: EventId, generation: u64) -> Command {
     Command::Wait { stream: StreamId(stream), event, generation }
 }
 
-/// What must be done when, by the words of the contract.
+/// What must be done at which time, according to the contract.
 #[derive(Default)]
 pub struct Model {
     /// For each piece of work, what must be done when it starts.
     before_work: BTreeMap<u64, Set>,
     /// For each record, what must be done when it fires; in each stream's order.
     before_record: BTreeMap<(EventId, u64), Set>,
-    /// Records of each stream in order.
+    /// The records of each stream, in order.
     records: BTreeMap<StreamId, Vec<(EventId, u64)>>,
     all: Set,
 }
@@ -48,7 +48,7 @@ pub struct Model {
 impl Model {
     fn new(commands: &[Command]) -> Model {
         let mut model = Model::default();
-        // Per stream: everything so far, and what later commands need.
+        // For each stream: all work so far, and the work that later commands need.
         let mut streams: BTreeMap<StreamId, (Set, Set)> = BTreeMap::new();
         for command in commands {
             let Some(stream) = command.stream() else { continue };
@@ -72,17 +72,17 @@ impl Model {
     }
 }
 
-/// The crew: takes work in the order in which it comes, but for work that the thread that begins it does.
+/// The crew, which takes work in the order in which it arrives, except for work that is done by the thread that begins it.
 pub struct Crew {
     jobs: Mutex<Jobs>,
     arrived: Condvar,
-    /// Work that has ended. The checker does not switch threads at this one: it belongs to the check.
+    /// Work that has ended. The checker does not switch threads at this variable, which belongs to the check.
     done: AtomicU64,
-    /// For the checker to switch at.
+    /// A variable at which the checker can switch threads.
     working: AtomicBool,
     model: Model,
     failing: Option<u64>,
-    /// Work that no thread of the crew is needed for.
+    /// Work that needs no thread of the crew.
     at_once: Set,
 }
 
@@ -111,7 +111,7 @@ impl Crew {
         self.require(before, &format!("work {index} starts"));
         let failed = self.failing.is_some_and(|failing| before & (1 << failing) != 0);
         assert!(!failed, "work {index} starts behind work that failed");
-        // Work takes time: others may run between its start and its end.
+        // Work takes time: other threads can run between its start and its end.
         self.working.store(true, Ordering::SeqCst);
         self.done.fetch_or(1 << index, Ordering::SeqCst);
         if self.failing == Some(index) {
@@ -139,7 +139,7 @@ impl Pool for Crew {
     }
 }
 
-/// Streams under test. Dropping it waits for everything, and checks that everything was done.
+/// Streams under test. Dropping them waits for all work, and checks that it was done.
 pub struct Bench {
     streams: Option<Streams<Crew>>,
     pub progress: Arc<Progress<&'static str>>,
@@ -148,12 +148,12 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Streams numbered from 0 and a crew, for these commands and no others. `failing` names work that fails.
+    /// Creates streams numbered from 0 and a crew, for these commands only. `failing` is the work that fails.
     pub fn new(stream_count: u32, crew_count: usize, commands: &[Command], failing: Option<u64>) -> Bench {
         Bench::at_once(stream_count, crew_count, commands, failing, 0)
     }
 
-    /// The same; the thread that begins work of `at_once` does it.
+    /// The same, except that work in `at_once` is done by the thread that begins it.
     pub fn at_once(
         stream_count: u32,
         crew_count: usize,
@@ -191,13 +191,13 @@ impl Bench {
         self.streams().submit(commands, commands.iter().filter_map(index).collect()).expect("a list that is right");
     }
 
-    /// Lets go of work that no one has begun.
+    /// Drops the work that no thread has begun.
     pub fn give_up(&self) {
         let waiting = std::mem::take(&mut self.crew.jobs.lock().expect("no panic elsewhere").waiting);
         drop(waiting);
     }
 
-    /// Waits for a stream to run dry, and checks that it has.
+    /// Waits until a stream has run dry, and checks that it has.
     pub fn synchronize(&self, stream: u32) -> Result<(), &'static str> {
         self.streams().synchronize(StreamId(stream))?;
         let records = self.crew.model.records.get(&StreamId(stream)).into_iter().flatten();
@@ -207,7 +207,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Waits for a record, and checks that what stands before it is done.
+    /// Waits for a record, and checks that everything before it is done.
     pub fn wait_event(&self, event: EventId, generation: u64) -> Result<(), &'static str> {
         self.progress.wait(event, generation)?;
         assert!(self.progress.fired(event) >= generation, "a wait ends when the event has fired");
@@ -215,7 +215,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Looks once at every record, the latest of each stream first: what has fired, did so in order and not too early.
+    /// Looks once at every record, the latest of each stream first, and checks that those that have fired did so in order and not too
+    /// early.
     pub fn observe(&self) {
         let model = &self.crew.model;
         for records in model.records.values() {
@@ -224,7 +225,7 @@ impl Bench {
                 let fired = self.progress.fired(event) >= generation;
                 assert!(fired || !later_fired, "{event}.{generation} fires before those behind it");
                 later_fired = fired;
-                // After a failure work is skipped, and what stands behind it fires nevertheless.
+                // After a failure, work is skipped, and the records after it fire nevertheless.
                 if fired && self.progress.check().is_ok() {
                     self.crew.require(model.before_record[&(event, generation)], "an event fires");
                 }

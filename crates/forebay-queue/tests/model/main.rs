@@ -1,9 +1,9 @@
 //! The state machines of streams and events under a model checker: every schedule of small cases with a bounded number of
 //! delays, and many random ones of larger cases. `cargo test -p forebay-queue --features shuttle --test model --
-//! --nocapture` prints how many.
+//! --nocapture` prints the number of schedules.
 //!
-//! A wait that would never end is a deadlock, which the checker reports; so is a panic in any thread. What may start and
-//! fire when is compared with a naive model of the contract (`bench.rs`).
+//! The checker reports a wait that would never end as a deadlock, and it also reports a panic in any thread. What may start and fire at
+//! which time is compared with a naive model of the contract (`bench.rs`).
 
 mod bench;
 
@@ -219,7 +219,7 @@ fn lists_of_several_threads_do_not_mix_up_waits_and_records() {
         let bench = Arc::new(Bench::new(1, 1, &commands, None));
         let (other, first) = (bench.clone(), commands[..2].to_vec());
         let submitting = thread::spawn(move || other.submit(&first));
-        // Refused until the record is in its stream.
+        // The list is refused until the record is in its stream.
         while bench.streams().submit(&commands[2..], vec![1]).is_err() {
             thread::yield_now();
         }
@@ -228,7 +228,7 @@ fn lists_of_several_threads_do_not_mix_up_waits_and_records() {
     });
 }
 
-/// The checker's threads have small stacks: one drop inside the other would overflow.
+/// The checker's threads have small stacks, which nested drops would overflow.
 #[test]
 fn many_records_that_fire_at_once_need_no_stack() {
     const RECORDS: u64 = 2_000;
@@ -241,7 +241,7 @@ fn many_records_that_fire_at_once_need_no_stack() {
     });
 }
 
-/// A random list of commands that is right; every record has an event of its own.
+/// A random list of valid commands, in which every record has its own event.
 fn random_commands(random: &mut Random, stream_count: u32) -> Vec<Command> {
     let mut below = |limit: u64| random.below(limit);
     let (mut commands, mut works, mut events) = (Vec::new(), 0, 0);

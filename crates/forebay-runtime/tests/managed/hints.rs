@@ -1,4 +1,4 @@
-//! What a program says about its use of managed memory: prefetches, which can be recalled, advice, and what comes next.
+//! Hints of a program about its use of managed memory: prefetches, which can be recalled, advice, and upcoming uses.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn prefetches_come_early_and_can_be_recalled() {
 
 #[test]
 fn a_prefetch_that_waits_can_be_recalled() {
-    // The null device fires what it is told at once; so the thread is kept busy by many units.
+    // The null device fires events immediately, so the thread is kept busy with many units.
     let context = Context::new(Arc::new(NullDevice::new(NullProfile::Tiled)), &ContextOptions::default()).unwrap();
     for (policy, recalled) in [(Policy::Touch, true), (Policy::Driver, false)] {
         let memory = ManagedMemory::new(&context, &options(64, policy)).unwrap();
@@ -50,7 +50,7 @@ fn a_prefetch_that_waits_can_be_recalled() {
     }
 }
 
-/// The thread that prefetches waits for the device, too, and may be the first to do so after an operation that failed.
+/// The prefetch thread waits for the device, too, and can be the first to do so after a failed operation.
 #[test]
 fn a_prefetch_leaves_index_faults_to_those_who_wait_for_results() {
     let context = Context::new(host(), &ContextOptions::default()).unwrap();

@@ -1,4 +1,4 @@
-//! Managed memory: data survives eviction, budgets hold, nothing races.
+//! Managed memory: data survives eviction, budgets are kept, and nothing races.
 
 mod hints;
 
@@ -84,7 +84,7 @@ fn operations_use_more_than_the_device_holds() {
 #[test]
 fn without_growth_everything_is_taken_at_the_start_and_stays() {
     let context = recording(host());
-    // Two heaps and a half.
+    // Two and a half heaps.
     let heap_bytes = context.device().limits().heap_size_max_bytes;
     let fixed = options(5 * heap_bytes / 2 / UNIT_BYTES, Policy::Driver).growth(false);
     let memory = ManagedMemory::new(&context, &fixed).unwrap();
@@ -114,7 +114,7 @@ fn memory_goes_back_when_buffers_and_memory_are_dropped() {
     let context = recording(device.clone());
     let memory = ManagedMemory::new(&context, &options(4, Policy::Touch)).unwrap();
     for i in 0..20 {
-        // More than fits is dropped while it is being filled.
+        // A buffer larger than what fits is dropped while it is being filled.
         drop(filled(&memory, 3, i as f32));
     }
     let kept = filled(&memory, 4, 7.0);
@@ -147,7 +147,7 @@ fn what_is_clean_or_dead_is_not_copied() {
     assert_eq!(sum(&a), all);
     assert_eq!(memory.statistics().copied_back_bytes, 2 * UNIT_BYTES, "b is dead");
     assert_eq!(memory.statistics().fetched_bytes, fetched_bytes + 2 * UNIT_BYTES);
-    // Bytes that a write replaces wholly are not fetched, the rest of a unit is.
+    // Bytes that a write replaces completely are not fetched; the rest of a unit is.
     a.discard(..UNIT_BYTES).unwrap();
     b.fill([0; 4]).unwrap();
     let part = a.tensor(DataType::Float32, &[UNIT_BYTES / 4], UNIT_BYTES / 2).unwrap();
@@ -177,7 +177,7 @@ fn what_cannot_be_is_refused_in_words() {
     assert!(text(ManagedMemory::new(&context, &options(0, Policy::Touch)).unwrap_err()).contains("budget of 0"));
     let nowhere = options(4, Policy::Touch).spill_dir(PathBuf::from("/nonexistent"));
     assert!(text(ManagedMemory::new(&context, &nowhere).unwrap_err()).contains("/nonexistent"));
-    // Host memory that is too small, without a file behind it.
+    // Host memory that is too small, without a spill file.
     let small = options(4, Policy::Touch).host_bytes(2 * UNIT_BYTES);
     let memory = ManagedMemory::new(&context, &small).unwrap();
     let buffers: Vec<_> = (0..6).map(|i| filled(&memory, 1, i as f32)).collect();
@@ -188,7 +188,7 @@ fn what_cannot_be_is_refused_in_words() {
     assert_eq!([0, 2, 4].map(|i| first(&buffers[i])), [0.0, 2.0, 4.0], "everything is where it was");
 }
 
-/// A managed memory under test, next to plain vectors that hold what its buffers should.
+/// A managed memory under test, and plain vectors with the expected contents of its buffers.
 struct Pair {
     context: Context,
     memory: ManagedMemory,
@@ -204,13 +204,13 @@ impl Pair {
     }
 
     fn add_buffer(&mut self) {
-        // Sizes that end within units, too.
+        // Sizes need not be whole units.
         let count = (1 + self.below(4 * UNIT_BYTES / 256)) * 64 - self.below(60);
         let buffer = self.memory.buffer(count * 4).unwrap();
         self.buffers.push((buffer, vec![None; count as usize]));
     }
 
-    /// A random range of a buffer's numbers that begins where tensors may.
+    /// Returns a random range of a buffer's numbers that begins at an offset valid for tensors.
     fn range(&mut self, buffer: usize) -> (u64, u64) {
         let count = self.buffers[buffer].1.len() as u64;
         let start = self.below(count.div_ceil(64)) * 64;
@@ -252,7 +252,7 @@ impl Pair {
         self.buffers[to].1[to_start as usize..][..count as usize].copy_from_slice(&copied);
     }
 
-    /// Adds 1 to numbers on the device, into a buffer of its own.
+    /// Adds 1 to numbers on the device, into a separate buffer.
     fn compute(&mut self, i: usize) {
         let (start, count) = self.range(i);
         let count = count.min(UNIT_BYTES / 4);
@@ -308,7 +308,7 @@ impl Pair {
             11 => self.discard(i),
             12 | 13 => self.hint(i),
             14 => {
-                // Order between streams is the user's.
+                // Ordering streams is up to the user.
                 let next = self.below(self.streams.len() as u64) as usize;
                 self.streams[next].wait_stream(&self.streams[self.current]).unwrap();
                 self.current = next;

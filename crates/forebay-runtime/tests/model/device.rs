@@ -1,4 +1,4 @@
-//! A device whose streams are threads of the model checker. It copies and fills; bytes are found through mapped tiles.
+//! A device whose streams are threads of the model checker. It copies and fills, and finds bytes through mapped tiles.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -10,10 +10,10 @@ use forebay_device::{Device, DeviceError, DeviceUsage, IndexFault, Readable, Tra
 use forebay_queue::shim::sync::{Condvar, Mutex};
 use forebay_queue::shim::{lock, thread, wait};
 
-/// Tensors of the cases are one tile each.
+/// Each tensor in the cases takes one tile.
 pub const TILE_BYTES: u64 = 256;
 
-/// Something that holds the bytes of one tile: a heap's, or a memory's own.
+/// The storage of one tile: part of a heap, or of a memory that has its own bytes.
 type Tile = (bool, u32, u64);
 
 #[derive(Default)]
@@ -24,7 +24,7 @@ struct State {
     contents: BTreeMap<Tile, Vec<u8>>,
     queues: BTreeMap<StreamId, VecDeque<Command>>,
     fired: BTreeMap<EventId, u64>,
-    /// Tiles that running commands use, with whether they write.
+    /// The tiles that running commands use, and whether they write them.
     running: Vec<(Tile, bool)>,
 }
 
@@ -47,7 +47,7 @@ impl State {
         self.next_id
     }
 
-    /// Where a region's bytes are; all regions of the cases lie in one tile.
+    /// Returns the location of a region's bytes; all regions in the cases are within one tile.
     fn tile(&self, region: Region) -> Tile {
         let start = region.range.start / TILE_BYTES * TILE_BYTES;
         let own = (false, region.memory.0, start);
@@ -81,7 +81,7 @@ impl State {
     }
 }
 
-/// Runs a stream's commands in order until an unmapping of nothing, which stands for its end.
+/// Runs a stream's commands in order until an empty unmapping, which marks the stream's end.
 fn run(shared: &Shared, stream: StreamId) {
     loop {
         let mut state = lock(&shared.state);

@@ -1,9 +1,9 @@
-//! The lifetimes of eager memory under a model checker: user threads and the threads of two streams, in every schedule with a
-//! bounded number of delays, and in many random ones. `cargo test -p forebay-runtime --features shuttle --test model --
-//! --nocapture` prints how many.
+//! The lifetimes of eager memory under a model checker: user threads and the threads of two streams, in every schedule with a bounded
+//! number of delays, and in many random ones. `cargo test -p forebay-runtime --features shuttle --test model -- --nocapture` prints the
+//! number of schedules.
 //!
-//! The device stops where two commands use the same bytes at once or tiles in use are unmapped; contents show commands in the
-//! wrong order; the race checker judges what was submitted; a wait that would never end is a deadlock.
+//! The device stops if two commands use the same bytes at once or if tiles in use are unmapped; contents reveal commands in the wrong
+//! order; the race checker checks what was submitted; a wait that would never end is a deadlock.
 
 mod device;
 
@@ -44,7 +44,7 @@ fn assert_holds(tensor: &DeviceTensor, value: f32) {
     assert_eq!(tensor.to_host().expect("no failure").to_f32(), Some(vec![value; COUNT]));
 }
 
-/// Everything that was submitted was in order, and everything comes back.
+/// Checks that everything submitted was in order and that all memory is returned.
 fn finish(context: &Context) {
     context.trim().expect("no failure");
     assert_eq!(context.memory_statistics().in_use_bytes, 0);
@@ -52,7 +52,7 @@ fn finish(context: &Context) {
     context.check().unwrap_or_else(|races| panic!("{races}"));
 }
 
-/// `copy` of a tensor of the default stream is made on another one.
+/// Copies a tensor of the default stream on another one.
 fn copy_on(stream: &Stream, from: &DeviceTensor) -> DeviceTensor {
     let _entered = stream.enter();
     let to = DeviceTensor::zeros(from.context(), from.data_type(), from.shape()).expect("there is room");
@@ -60,7 +60,7 @@ fn copy_on(stream: &Stream, from: &DeviceTensor) -> DeviceTensor {
     to
 }
 
-/// A tensor is freed while another stream copies it, and its bytes are wanted again, with room for this many tensors.
+/// Frees a tensor while another stream copies it, then requests its bytes again, with room for this many tensors.
 fn freed_while_copied(room: u64) {
     let context = context(room);
     let stream = Stream::new(&context, 0).expect("a stream");
@@ -83,7 +83,7 @@ fn memory_stays_while_another_stream_uses_it() {
 
 #[test]
 fn under_pressure_bytes_are_waited_for() {
-    // Only what the freed tensor had is left for the next.
+    // Only the freed tensor's memory is left for the next one.
     check("the same with room for two: the host waits for the use", 1, 1000, || freed_while_copied(2));
 }
 

@@ -1,5 +1,5 @@
-//! Launches in parts compute the bits of whole launches: every kernel that is cut, with random windows and sizes. And the checker
-//! objects to each part that is a little wrong.
+//! Launches in parts compute the same bits as whole launches: every kernel that can be cut, with random windows and sizes. The checker
+//! objects to each part that is slightly wrong.
 
 mod models;
 mod mutation;
@@ -44,7 +44,7 @@ fn outputs(program: &Program, device: &Arc<HostDevice>, budget: Option<u64>, see
     (program.outputs.iter().map(read).collect(), cut, minimum)
 }
 
-/// Runs programs whole and within the least budget; how many launches were cut.
+/// Runs programs whole and within the smallest budget; returns how many launches were cut.
 fn cut_launches(seeds: std::ops::Range<u64>, program: impl Fn(&mut Random, u64) -> Program) -> usize {
     let options = HostOptions { threads: Some(2), tile_size_bytes: 4096, ..HostOptions::default() };
     let device = Arc::new(HostDevice::new(&options).unwrap());
@@ -88,7 +88,7 @@ fn parts_of_attention_give_the_bits_of_the_whole() {
     assert!(cut > 80, "only {cut} launches were cut");
 }
 
-/// Says what has been tried, and that it was not little.
+/// Prints what has been tried, and checks that it was enough.
 fn tried_enough(tried: &Tried, changes: usize) {
     println!("{tried:?}, each change found out");
     assert!(tried.changes > changes, "{tried:?}");
@@ -144,7 +144,7 @@ fn the_checker_objects_to_each_wrong_part_of_the_test_models() {
 #[test]
 fn the_checker_objects_to_each_wrong_part_of_updates_in_blocks() {
     let mut tried = Tried::default();
-    // The last block of a matrix of 77 x 110 has a part of its elements.
+    // The last quantisation block of a matrix of 77 x 110 is only partly filled.
     for (name, least) in [("resnet20", 12), ("tiny-gpt", 4), ("77 x 110", 1)] {
         let optimizer = Optimizer::adamw_8_bit(1e-3);
         let program = match name {

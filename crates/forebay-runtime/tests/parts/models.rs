@@ -17,16 +17,16 @@ const ADAM: Optimizer = Optimizer::Adam {
     decoupled: true,
 };
 
-/// A step: of classes with cross entropy and AdamW, of images that are predicted with squared error and SGD.
+/// A training step: classes with cross-entropy and AdamW, or predicted images with squared error and SGD.
 pub fn training(name: &str) -> Program {
     training_by(name, if name == "unet3d" { SGD } else { ADAM })
 }
 
-/// The same with another optimizer.
+/// The same step with another optimizer.
 pub fn training_by(name: &str, optimizer: Optimizer) -> Program {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden").join(name).join("model.onnx");
     let graph = onnx::read_file(&path).unwrap().graph;
-    // The classes of a model of language are the last axis.
+    // The classes of a language model are the last axis.
     let class_axis = (name == "tiny-gpt").then_some(-1);
     let loss = match name {
         "unet3d" => Loss::MeanSquaredError,
@@ -35,7 +35,7 @@ pub fn training_by(name: &str, optimizer: Optimizer) -> Program {
     step(graph, TrainingOptions::new(loss, optimizer))
 }
 
-/// A step of a product with a matrix of this many rows and columns.
+/// A step of a product with a matrix of the given size.
 pub fn product(rows: u64, columns: u64, optimizer: Optimizer) -> Program {
     let weights = vec![0.5; (rows * columns) as usize];
     let model = GraphBuilder::new()

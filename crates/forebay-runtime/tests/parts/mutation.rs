@@ -1,5 +1,5 @@
-//! The checker objects to every part that is a little wrong: a row more or less, a part that is missing or there twice, one that
-//! begins elsewhere, a window or a sum that is moved.
+//! The checker objects to every part that is slightly wrong: one row too many or too few, a part that is missing or duplicated, one that
+//! begins elsewhere, a moved window or sum.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +11,15 @@ use forebay_plan::check::check_parts;
 use forebay_plan::divided::Partition;
 use forebay_plan::partition::{least_limit_bytes, partition, touched_bytes};
 
-/// An operand whose axis has other indices: some fewer at the beginning, and more at the end. None where there are none.
+/// Returns the operand with other indices on an axis: some fewer at the beginning and some more at the end. Returns `None` if there are no
+/// such indices.
 fn moved(operand: &Operand, axis: usize, fewer: i64, more: i64) -> Option<Operand> {
     let desc = &operand.desc;
     let (mut sizes, strides) = (desc.sizes().to_vec(), desc.effective_strides());
     let size = sizes[axis] as i64 - fewer + more;
     let distance = strides[axis] as i64 * desc.data_type().size_bytes() as i64;
     let offset = operand.offset_bytes as i64 + fewer * distance;
-    // An axis that repeats one element is the same from every index on.
+    // An axis that repeats one element is the same from every index.
     if distance == 0 || size < 1 || offset < 0 {
         return None;
     }
@@ -27,14 +28,14 @@ fn moved(operand: &Operand, axis: usize, fewer: i64, more: i64) -> Option<Operan
     Some(Operand { desc, offset_bytes: offset as u64, ..operand.clone() })
 }
 
-/// Launches that are a little wrong, with what is wrong with them; `sums` are where its launch keeps sums.
+/// Returns launches that are slightly wrong, each with its fault; `sums` are the buffers in which the launch keeps sums.
 fn wrong_launches(part: &ProgramLaunch, sums: &[BufferId]) -> Vec<(String, ProgramLaunch)> {
     let mut wrong = Vec::new();
     for index in 0..part.reads.len() + part.writes.len() {
         let of = |launch: &ProgramLaunch| launch.reads.iter().chain(&launch.writes).nth(index).cloned();
         let operand = of(part).unwrap();
         for axis in 0..operand.desc.sizes().len() {
-            // One more before, one less before, one more behind, one less behind, all one further.
+            // One more at the beginning, one fewer at the beginning, one more at the end, one fewer at the end, all moved by one.
             for (fewer, more) in [(-1, 0), (1, 0), (0, 1), (0, -1), (1, 1)] {
                 let Some(changed) = moved(&operand, axis, fewer, more) else { continue };
                 let mut launch = part.clone();
@@ -102,18 +103,18 @@ fn wrong_launches(part: &ProgramLaunch, sums: &[BufferId]) -> Vec<(String, Progr
     wrong
 }
 
-/// Whether a part adds sums of others.
+/// Returns whether a part adds sums of others.
 fn is_addition(part: &ProgramLaunch) -> bool {
     matches!(part.kernel, Kernel::AddSums { .. }) || part.name.contains(" sum up to part ")
 }
 
-/// Which sum an addition makes, in one piece or in several; none for other parts.
+/// Returns the sum that an addition computes, in one piece or in several, or `None` for other parts.
 fn sum_of(part: &ProgramLaunch) -> Option<&str> {
     let (_, sum) = part.name.split_once(" sum up to part ")?;
     sum.split(" part ").next()
 }
 
-/// Whether a part makes the sums of a node.
+/// Returns whether a part computes the sums of a node.
 fn makes_sums(part: &ProgramLaunch) -> bool {
     matches!(part.kernel, Kernel::Sums { .. } | Kernel::ConvolutionWeightGradient { .. } | Kernel::MatMul { .. })
 }
@@ -125,11 +126,11 @@ pub struct Tried {
     pub cut: usize,
     /// Their parts.
     pub parts: usize,
-    /// Changes, each of which the checker objects to.
+    /// Changes, to each of which the checker objects.
     pub changes: usize,
 }
 
-/// A program with one of its launches, and the losses whose sums that launch may read, with their parts.
+/// Returns a program with only one of its launches and the losses whose sums that launch can read, with their parts.
 fn alone(program: &Program, partition: &Partition, source: usize) -> (Program, Partition) {
     let loss = program.launches[source].kernel.facts().gradient_of_loss;
     let sums = |launch: &ProgramLaunch| {
@@ -157,7 +158,7 @@ fn alone(program: &Program, partition: &Partition, source: usize) -> (Program, P
     (one, own)
 }
 
-/// Changes each part of a program that is cut to touch no more than a limit, one at a time.
+/// Changes each part of a program that is cut so that no launch touches more than a limit, one part at a time.
 fn change_each(name: &str, program: &Program, limit_bytes: u64, tried: &mut Tried) {
     let Some(cut) = partition(program, limit_bytes) else { return };
     check_parts(program, &cut).unwrap_or_else(|error| panic!("{name} within {limit_bytes}: {error}"));
@@ -184,7 +185,7 @@ fn change_launch(name: &str, program: &Program, cut: &Partition, source: usize, 
         );
     };
     let parts: Vec<usize> = (0..cut.sources.len()).filter(|&index| cut.sources[index] == source).collect();
-    // Sums are kept in buffers of their own, and in the result where that is one.
+    // Sums are kept in separate buffers, and in the result if that is a sum.
     let own =
         parts.iter().map(|&index| &cut.program.launches[index]).filter(|part| is_addition(part) || makes_sums(part));
     let sums: BTreeSet<BufferId> = own.map(|part| part.writes[0].buffer).collect();
@@ -192,7 +193,7 @@ fn change_launch(name: &str, program: &Program, cut: &Partition, source: usize, 
     tried.cut += 1;
     let mut changed = cut.clone();
     for (number, &index) in parts.iter().enumerate() {
-        // The first and the last parts; those between are alike.
+        // Only the first and the last parts are changed; those between are alike.
         if number >= 2 && number + 2 < parts.len() {
             continue;
         }
@@ -215,7 +216,7 @@ fn change_launch(name: &str, program: &Program, cut: &Partition, source: usize, 
         twice.program.update_start += usize::from(index < cut.program.update_start);
         objects("it is there twice", index, &twice);
         tried.changes += 2;
-        // Sums are added once both are there; pieces of an addition come in any order.
+        // Sums are added once both are available; the pieces of an addition can come in any order.
         let is_piece = |index: usize| sum_of(&cut.program.launches[index]) == sum_of(part);
         if let Some(&before) = number.checked_sub(1).map(|before| &parts[before]).filter(|_| is_addition(part))
             && !is_piece(before)
@@ -228,7 +229,7 @@ fn change_launch(name: &str, program: &Program, cut: &Partition, source: usize, 
     }
 }
 
-/// Cuts a program in several ways, and changes each part.
+/// Cuts a program in several ways and changes each part.
 pub fn mutate(name: &str, program: &Program, tried: &mut Tried) {
     let most = program.launches.iter().map(touched_bytes).max().unwrap_or(0);
     for limit_bytes in [least_limit_bytes(program), most / 3] {

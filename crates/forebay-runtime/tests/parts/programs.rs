@@ -1,4 +1,4 @@
-//! Random programs of every kernel that is cut.
+//! Random programs of every kernel that can be cut.
 
 use forebay_base::kernel::{
     Activation, AttentionOptions, BinaryOp, Convolution, PadMode, PoolOp, ProductPart, ReduceOp, Window,
@@ -54,7 +54,7 @@ fn shape(images: u64, channels: u64, spatial: &[u64]) -> Vec<u64> {
     [&[images, channels], spatial].concat()
 }
 
-/// A step through everything that is cut: a convolution, its three directions, normalisation, pooling, a loss, sums.
+/// A step through everything that can be cut: a convolution in its three directions, normalisation, pooling, a loss, sums.
 pub fn program(random: &mut Random, images: u64) -> Program {
     let mut build = Build::default();
     let spatial = [12 + random.below(20), [12, 16, 20][random.below(3) as usize], 12];
@@ -126,7 +126,7 @@ pub fn program(random: &mut Random, images: u64) -> Program {
     build.0
 }
 
-/// A matrix product alone: every size of the three is large, small, or one that ends within a line; and some sums are of many blocks.
+/// A single matrix product: each of the three sizes is large, small, or not a multiple of a line; and some sums span many blocks.
 pub fn product(random: &mut Random) -> Program {
     let mut build = Build::default();
     let mut size =
@@ -141,12 +141,12 @@ pub fn product(random: &mut Random) -> Program {
     };
     let sizes = |own: [u64; 2]| [&batches[..], &own].concat();
     let a = build.input(&sizes(matrix(m, k, transpose_a)));
-    // One matrix for all batches, or one for each.
+    // One matrix for all batches, or one per batch.
     let b = matrix(k, n, transpose_b);
     let b = build.input(&if random.below(2) == 0 { sizes(b) } else { b.to_vec() });
     let mut reads = vec![a, b];
     if summand {
-        // A row for all rows, or a number for each.
+        // One row for all rows, or one number per row.
         let strides = if random.below(2) == 0 { [0, 1] } else { [1, 0] };
         let c = build.input(&[m.max(n)]);
         let strides = [&vec![0; batches.len()][..], &strides].concat();
@@ -167,14 +167,14 @@ pub fn product(random: &mut Random) -> Program {
     build.0
 }
 
-/// What a model of sequences does between its products: one sequence, or several.
+/// The operations of a sequence model between its products: for one sequence or several.
 pub fn sequence(random: &mut Random, sequences: u64) -> Program {
     let mut build = Build::default();
     let (heads, positions, features) = (4 + random.below(5), 16 + 4 * random.below(40), 8 + 4 * random.below(6));
     let sizes = [sequences, heads, positions, features];
     let flat = [sequences, heads * positions, features];
     let x = build.input(&sizes);
-    // Heads and positions in each other's place, as attention has them.
+    // Heads and positions are swapped, as in attention.
     let strides = [heads * positions * features, features, heads * features, 1];
     let desc = TensorDesc::strided(DataType::Float32, &sizes, &strides).unwrap();
     let [a] = build.launch(Kernel::Copy, &[&Operand { desc, ..x.clone() }], [&sizes]);
@@ -215,7 +215,7 @@ pub fn sequence(random: &mut Random, sequences: u64) -> Program {
     let [dx, dscale, dbias] = build.launch(normal, &reads, [&flat, &[features], &[features]]);
     let [loss] = build.launch(Kernel::MeanSquaredError, &[&g, &flattened], [&[1]]);
     let [dg] = build.launch(Kernel::MeanSquaredErrorGradient, &[&loss, &g, &flattened], [&flat]);
-    // A bias' gradient, over all but the last two axes, so that rows are long enough.
+    // The gradient of a bias, over all but the last two axes, so that rows are long enough.
     let [sum] = build.launch(Kernel::Reduce { op: ReduceOp::Sum, axes: vec![0, 1] }, &[&f], [&wider[2..]]);
     for operand in [&weights, &d, &f, &g, &mean, &inverse, &dx, &dscale, &dbias, &loss, &dg, &sum] {
         build.output(operand);
@@ -224,7 +224,7 @@ pub fn sequence(random: &mut Random, sequences: u64) -> Program {
     build.0
 }
 
-/// Attention and its gradient: heads that share keys or not, several blocks of rows and of keys, everything that is done to scores.
+/// Attention and its gradient: heads that do or do not share keys, several blocks of rows and of keys, and every operation on scores.
 pub fn attention(random: &mut Random) -> Program {
     let mut build = Build::default();
     let (batch, groups, shared) = (1 + random.below(2), 1 + random.below(2), 1 + random.below(3));

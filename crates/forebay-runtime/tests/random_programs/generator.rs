@@ -1,24 +1,24 @@
-//! Makes random programs whose synchronizations are enough for their hazards on tensors. For the reuse of memory it
-//! synchronizes nothing: that is the runtime's business.
+//! Generates random programs whose synchronizations suffice for their hazards on tensors. It does not synchronize for the reuse of memory:
+//! that is the runtime's task.
 
 use crate::order::{Access, Order};
 use crate::program::{EventName, Operator, Program, Step, StreamName, Synchronization, TensorName};
 use crate::reference::{Array, Reference, evaluate};
 use forebay_testing::Random;
 
-/// What programs are like.
+/// The properties of generated programs.
 pub struct Recipe {
-    /// The least and the most work of a program: operations and copies.
+    /// The minimum and maximum work of a program: operations and copies.
     pub work: (usize, usize),
-    /// The most streams that live at once.
+    /// The maximum number of streams that exist at once.
     pub streams: usize,
-    /// The most tensor handles that live at once.
+    /// The maximum number of tensor handles that exist at once.
     pub tensors: usize,
     /// Shapes of new tensors.
     pub shapes: &'static [&'static [u64]],
-    /// The most events that measure time.
+    /// The maximum number of events that measure time.
     pub timing_events: usize,
-    /// How often, in a hundred, a step is about something other than work: queries, more synchronization, ...
+    /// The percentage of steps that do something other than work: queries, more synchronization, ...
     pub idle_percent: u64,
 }
 
@@ -28,7 +28,7 @@ struct Generator<'a> {
     steps: Vec<Step>,
     tensors: Reference,
     order: Order,
-    /// Streams that live.
+    /// The existing streams.
     streams: Vec<StreamName>,
     stream_count: usize,
     tensor_count: usize,
@@ -37,7 +37,7 @@ struct Generator<'a> {
     work_count: usize,
 }
 
-/// The program of a seed.
+/// Generates the program of a seed.
 pub fn generate(seed: u64, recipe: &Recipe) -> Program {
     let mut generator = Generator {
         recipe,
@@ -88,7 +88,7 @@ impl Generator<'_> {
         self.stream_count += 1;
     }
 
-    /// One step that uses tensors.
+    /// Emits one step that uses tensors.
     fn work(&mut self) {
         let stream = self.stream();
         let full = self.tensors.tensors().len() >= self.recipe.tensors;
@@ -141,7 +141,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Records an event: this one again, or a new one.
+    /// Records an event: the given one again, or a new one.
     fn record(&mut self, stream: StreamName, event: Option<EventName>) -> EventName {
         let event = event.unwrap_or(self.event_count);
         let new = event == self.event_count;
@@ -159,7 +159,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Lets a stream's later work come after an access, in one of many ways.
+    /// Orders a stream's later work after an access, in one of many ways.
     fn synchronize(&mut self, stream: StreamName, access: Access) {
         let on = access.0;
         let recorded = self.order.events_behind(access);
@@ -174,7 +174,7 @@ impl Generator<'_> {
             (5, _) if self.random.percent(50) => Synchronization::Stream(on),
             (5, _) => Synchronization::Event(self.record(on, None)),
             (6, _) => {
-                // Through a third stream, or once more where it is none.
+                // Through a third stream, or once more if there is none.
                 let third = self.stream();
                 self.emit(Step::Synchronize(Synchronization::WaitStream { stream: third, on }));
                 Synchronization::WaitStream { stream, on: third }
@@ -184,7 +184,7 @@ impl Generator<'_> {
         self.emit(Step::Synchronize(synchronization));
     }
 
-    /// Emits an operation, if its arithmetic is exact, with what has to come before it.
+    /// Emits an operation, if its arithmetic is exact, after whatever must precede it.
     fn compute(&mut self, stream: StreamName, operator: Operator, inputs: Vec<TensorName>) {
         let arrays: Vec<&Array> = inputs.iter().map(|&input| self.tensors.array(input)).collect();
         if evaluate(&operator, &arrays).is_none() {

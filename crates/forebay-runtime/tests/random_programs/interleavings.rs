@@ -1,8 +1,8 @@
-//! Every order in which a small trace may run, by the contract of commands alone; nothing here is shared with the checker.
+//! Every order in which a small trace can run, according to the contract of commands alone; nothing here is shared with the checker.
 //!
-//! The closure of the contract's rules gives what must precede what. Then all orders that it allows are run, one command at
-//! a time, on symbols: what a command writes is a hash of the command and of all that it reads. Two orders that have run
-//! the same commands and left the same contents are one from there on.
+//! The closure of the contract's rules determines what must precede what. Then all permitted orders are run, one command at a time, on
+//! symbols: a command writes a hash of itself and of everything that it reads. Two orders that have run the same commands and left the same
+//! contents are equivalent from there on.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -14,19 +14,19 @@ use forebay_sync::race::{HostAction, TraceEntry};
 /// A set of entries.
 type Entries = u128;
 
-/// What must be complete before each entry of a trace starts.
+/// Which entries of a trace must be complete before each entry starts.
 pub struct Precedence {
     before: Vec<Entries>,
 }
 
-/// The bytes that one entry uses, where they really are ([`Bytes`]).
+/// The bytes that one entry uses, at their actual locations ([`Bytes`]).
 #[derive(Clone, Debug, Default)]
 pub struct Uses {
     pub reads: Vec<Bytes>,
     pub writes: Vec<Bytes>,
 }
 
-/// Bytes of a heap, or of a memory that nothing is mapped into.
+/// The bytes of a heap, or of a memory into which nothing is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes {
     pub heap: Option<HeapId>,
@@ -36,13 +36,13 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// Whether both name a common byte.
+    /// Returns whether the two have a byte in common.
     fn overlap(&self, other: &Bytes) -> bool {
         (self.heap, self.memory) == (other.heap, other.memory) && self.range.overlaps(other.range)
     }
 }
 
-/// What is mapped where, one tile range after the other as it was mapped.
+/// The current mapping, one tile range after the other in the order of mapping.
 #[derive(Default)]
 struct Mapping(Vec<(Region, HeapId, u64)>);
 
@@ -78,8 +78,8 @@ impl Mapping {
     }
 }
 
-/// What each entry of a trace uses, and the bytes of regions at its end. Unmapping takes bytes away from whoever uses them,
-/// so it counts as writing them.
+/// Returns what each entry of a trace uses, and the bytes of regions at its end. Unmapping takes bytes away from their users, so it counts
+/// as writing them.
 pub fn uses(trace: &[TraceEntry], live: &[Region]) -> (Vec<Uses>, Vec<Bytes>) {
     let mut mapping = Mapping::default();
     let mut uses = Vec::with_capacity(trace.len());
@@ -105,7 +105,7 @@ pub fn uses(trace: &[TraceEntry], live: &[Region]) -> (Vec<Uses>, Vec<Bytes>) {
     (uses, live)
 }
 
-/// One stream as far as a trace has been read.
+/// The state of a stream up to the current entry of a trace.
 #[derive(Default)]
 struct StreamSoFar {
     /// All commands.
@@ -116,8 +116,8 @@ struct StreamSoFar {
 }
 
 impl Precedence {
-    /// The rules, entry by entry: at once on the host, in a stream after its latest barrier and its waits, nowhere before
-    /// the host submitted it. A record comes after everything before it in its stream, a wait after its record.
+    /// Applies the rules, entry by entry: the host acts immediately, a stream's commands come after its latest barrier and its waits, and
+    /// nothing runs before the host has submitted it. A record comes after everything before it in its stream, a wait after its record.
     pub fn new(trace: &[TraceEntry]) -> Precedence {
         assert!(trace.len() <= Entries::BITS as usize, "{} entries are too many", trace.len());
         let mut streams: BTreeMap<StreamId, StreamSoFar> = BTreeMap::new();
@@ -167,19 +167,19 @@ impl Precedence {
         Precedence { before }
     }
 
-    /// Whether an entry is complete before another, later one starts.
+    /// Returns whether an entry is complete before another, later one starts.
     pub fn orders(&self, first: usize, second: usize) -> bool {
         self.before[second] >> first & 1 == 1
     }
 }
 
-/// Entries and everything before them.
+/// Returns the entries and everything before them.
 fn closure(entries: Entries, before: &[Entries]) -> Entries {
     let members = before.iter().enumerate().filter(|(index, _)| entries >> index & 1 == 1);
     members.fold(entries, |all, (_, before)| all | before)
 }
 
-/// Pairs of entries that share bytes of which one writes, with no order between them.
+/// Returns the pairs of entries that share bytes, at least one of them writing, with no order between them.
 pub fn races(uses: &[Uses], precedence: &Precedence) -> BTreeSet<(usize, usize)> {
     let share = |one: &[Bytes], other: &[Bytes]| one.iter().any(|a| other.iter().any(|b| a.overlap(b)));
     let hazard = |first: &Uses, second: &Uses| {
@@ -194,27 +194,27 @@ pub fn races(uses: &[Uses], precedence: &Precedence) -> BTreeSet<(usize, usize)>
 
 /// An entry that uses bytes.
 struct Access {
-    /// Places of the accesses before it.
+    /// The positions of the accesses before it.
     before: u64,
-    /// Cells of contents.
+    /// The cells that it reads.
     reads: Vec<usize>,
     writes: Vec<usize>,
     /// Whether the host reads.
     is_result: bool,
 }
 
-/// What has run, what the bytes hold, and what the host has read.
+/// The accesses that have run, the contents of the bytes, and what the host has read.
 type Situation = (u64, Vec<u64>, u64);
 
-/// What all orders of a trace lead to.
+/// The outcome of all orders of a trace.
 pub struct Outcome {
-    /// Whether two of them give different results: what the host reads, and what live regions hold at the end.
+    /// Whether two orders give different results: what the host reads, and the contents of live regions at the end.
     pub can_change: bool,
-    /// Situations that were looked at.
+    /// The number of situations examined.
     pub situations: usize,
 }
 
-/// Runs all orders, until two have different results.
+/// Runs all orders until two have different results.
 pub fn explore(trace: &[TraceEntry], uses: &[Uses], precedence: &Precedence, live: &[Bytes]) -> Outcome {
     let cells = Cells::of(uses, live);
     let accesses = accesses(trace, uses, precedence, &cells);
@@ -258,7 +258,7 @@ fn run(place: usize, access: &Access, (done, mut contents, read): Situation) -> 
     (done | 1 << place, contents, read)
 }
 
-/// The entries that use bytes, with the order between them.
+/// Returns the entries that use bytes, with the order between them.
 fn accesses(trace: &[TraceEntry], uses: &[Uses], precedence: &Precedence, cells: &Cells) -> Vec<Access> {
     let mut entries: Vec<usize> = Vec::new();
     let mut accesses = Vec::new();
@@ -279,9 +279,9 @@ fn accesses(trace: &[TraceEntry], uses: &[Uses], precedence: &Precedence, cells:
     accesses
 }
 
-/// Bytes cut wherever any access begins or ends.
+/// The bytes, cut wherever any access begins or ends.
 struct Cells {
-    /// Per heap or memory, the cuts, and the number of the first cell.
+    /// For each heap or memory, the cuts and the number of the first cell.
     rows: BTreeMap<(Option<HeapId>, MemoryId), (Vec<u64>, usize)>,
     count: usize,
 }

@@ -1,5 +1,5 @@
-//! Random eager programs: with enough synchronization they are right whatever the device does, and with one taken away the
-//! race checker says so whenever it matters.
+//! Random eager programs: with enough synchronization, they are correct whatever the device does; with one synchronization removed, the
+//! race checker reports it whenever it matters.
 
 mod generator;
 mod interleavings;
@@ -30,9 +30,9 @@ use player::Player;
 use program::{Operator, Program, Step};
 use reference::Reference;
 
-/// Programs on the chaos device.
+/// The number of programs on the chaos device.
 const CHAOS_PROGRAMS: u64 = 10_000;
-/// Threads that run them.
+/// The number of threads that run them.
 const THREADS: usize = 4;
 const TILE_BYTES: u64 = 64 << 10;
 /// The allocator's blocks are multiples of this.
@@ -48,7 +48,7 @@ const SMALL: Recipe = Recipe {
     idle_percent: 25,
 };
 
-/// Tensors that fill the memory that there is.
+/// Tensors that fill the available memory.
 const LARGE: Recipe = Recipe {
     work: (10, 25),
     streams: 6,
@@ -58,7 +58,7 @@ const LARGE: Recipe = Recipe {
     idle_percent: 20,
 };
 
-/// What became of programs.
+/// The outcomes of programs.
 #[derive(Default)]
 struct Tally {
     steps: AtomicUsize,
@@ -86,7 +86,7 @@ fn chaotic(seed: u64) -> (Program, ContextOptions) {
     }
 }
 
-/// Runs a program on the chaos device; everything must be right, and nothing must stay.
+/// Runs a program on the chaos device; every result must be correct, and nothing may be left behind.
 fn run_chaotic(seed: u64, host: &Arc<HostDevice>, tally: &Tally) {
     let (program, options) = chaotic(seed);
     let idle_usage = host.usage();
@@ -138,8 +138,8 @@ fn run_chaotic(seed: u64, host: &Arc<HostDevice>, tally: &Tally) {
     assert_eq!(usage, (0, idle_usage.host_bytes), "of the device and the host\n{}", program.text());
 }
 
-/// Memory may run out only where it is full: with everything complete and given back, only what lives takes any, and the
-/// step fails again.
+/// Memory may run out only if it is full: when everything is complete and returned, only live tensors take memory, and the step fails
+/// again.
 fn check_out_of_memory(
     context: &Context,
     player: &mut Player,
@@ -153,7 +153,7 @@ fn check_out_of_memory(
         return Err(format!("{in_use_bytes} bytes are in use where {live_bytes} live"));
     }
     if matches!(step, Step::Compute { operator: Operator::AddNumber(_), .. }) {
-        // It takes two blocks. Where the first lies decides whether the second fits, and may be another place next time.
+        // This step takes two blocks. The location of the first decides whether the second fits, and can differ next time.
         return Ok(());
     }
     match player.step(step) {
@@ -187,17 +187,17 @@ fn random_programs_are_right_on_the_chaos_device() {
     assert!(tally.out_of_memory.into_inner() > 100, "memory is short in a good part of the programs");
 }
 
-/// Programs from which a synchronization is taken.
+/// The number of programs from which a synchronization is removed.
 const CUT_PROGRAMS: u64 = 4_000;
 
 /// Few tensors, passed from stream to stream.
 const TINY: Recipe =
     Recipe { work: (5, 9), streams: 4, tensors: 5, shapes: &[&[4, 4]], timing_events: 0, idle_percent: 8 };
 
-/// Few tensors that fill the memory that there is, so that the host waits for memory and maps it again.
+/// Few tensors that fill the available memory, so that the host waits for memory and remaps it.
 const TIGHT: Recipe = Recipe { shapes: &[&[40, 100], &[128, 128], &[128, 200]], tensors: 3, work: (8, 10), ..TINY };
 
-/// The program of a seed, and the device memory that it has.
+/// The program of a seed and its device memory.
 fn small(seed: u64) -> (Program, Option<u64>) {
     match seed % 4 {
         0 => (generate(seed, &TIGHT), Some((3 + seed / 4 % 2) * TILE_BYTES)),
@@ -205,7 +205,7 @@ fn small(seed: u64) -> (Program, Option<u64>) {
     }
 }
 
-/// What a program submitted and did, and the bytes that live at its end; none if they do not fit.
+/// Returns what a program submitted and did, and the bytes that are live at its end, or `None` if they do not fit.
 fn record(program: &Program, device_memory_bytes: Option<u64>) -> Option<(Vec<TraceEntry>, Vec<Region>)> {
     let mut options = ContextOptions::default().record(true);
     options.device_memory_bytes = device_memory_bytes;
@@ -222,7 +222,7 @@ fn record(program: &Program, device_memory_bytes: Option<u64>) -> Option<(Vec<Tr
     Some((context.recording().entries().to_vec(), live))
 }
 
-/// The bytes of a tensor, which only its text names.
+/// The bytes of a tensor, which only its debug text names.
 fn region(tensor: &DeviceTensor) -> Region {
     let text = format!("{tensor:?}");
     let numbers = || -> Option<Region> {
@@ -234,7 +234,7 @@ fn region(tensor: &DeviceTensor) -> Region {
     numbers().unwrap_or_else(|| panic!("{text} names its bytes"))
 }
 
-/// What was found in one trace.
+/// The findings for one trace.
 struct Findings {
     /// Whether results can change.
     can_change: bool,
@@ -243,7 +243,7 @@ struct Findings {
     situations: usize,
 }
 
-/// Judges a trace twice, by all of its interleavings and with the checker, and compares.
+/// Judges a trace twice, by all of its interleavings and with the checker, and compares the verdicts.
 fn judge(trace: &[TraceEntry], live: &[Region], names: &dyn Fn() -> String) -> Findings {
     let precedence = Precedence::new(trace);
     let (uses, live) = interleavings::uses(trace, live);
@@ -261,7 +261,7 @@ fn judge(trace: &[TraceEntry], live: &[Region], names: &dyn Fn() -> String) -> F
     Findings { can_change: outcome.can_change, reported, situations: outcome.situations }
 }
 
-/// Whether both sides of a race use the bytes that it names, in the ways that it names.
+/// Returns whether both sides of a race use the bytes that it names, in the ways that it names.
 fn share_bytes(uses: &[Uses], race: &Race) -> bool {
     let (earlier, later) = (&uses[race.first], &uses[race.second]);
     let (first, second) = match race.hazard {
@@ -274,7 +274,7 @@ fn share_bytes(uses: &[Uses], race: &Race) -> bool {
             PhysicalMemory::Heap(heap) => (Some(heap), MemoryId(0)),
             PhysicalMemory::Memory(memory) => (None, memory),
         };
-        // Neighbouring bytes may be reported as one range, though used through several mappings.
+        // Adjacent bytes can be reported as one range even if they are used through several mappings.
         let overlap = |used: &Bytes| used.range.intersection(bytes.range).map_or(0, ByteRange::len);
         let same: BTreeSet<&Bytes> = used.iter().filter(|used| (used.heap, used.memory) == (heap, memory)).collect();
         same.into_iter().map(overlap).sum::<u64>() == bytes.range.len()
@@ -283,14 +283,14 @@ fn share_bytes(uses: &[Uses], race: &Race) -> bool {
     !race.bytes.is_empty() && race.bytes.iter().all(whole)
 }
 
-/// Traces, and among them those whose results can change, and those that the checker objected to.
+/// The number of traces, of those whose results can change, and of those that the checker objected to.
 #[derive(Debug, Default)]
 struct Counts {
     traces: usize,
     can_change: usize,
     reported: usize,
     situations: usize,
-    /// Those in which memory was mapped again.
+    /// Traces in which memory was remapped.
     remapped: usize,
 }
 
@@ -316,14 +316,14 @@ fn the_checker_reports_what_can_change_a_result_and_only_real_hazards() {
         let Some(place) = random.pick(&program.synchronizations()) else { continue };
         let Some((trace, live)) = record(&program, memory_bytes) else { continue };
         whole.add(&trace, &judge(&trace, &live, &|| program.text()));
-        // Memory is given out again for the program without its synchronization.
+        // Memory is allocated again for the program without the synchronization.
         let less = program.without(place);
         let Some((less_trace, less_live)) = record(&less, memory_bytes) else { continue };
         cut.add(
             &less_trace,
             &judge(&less_trace, &less_live, &|| format!("without {:?}, {}", program.steps[place], less.text())),
         );
-        // Here it is not: what the runtime added for the reuse of memory is taken away, too.
+        // Here it is not: entries that the runtime added for the reuse of memory can be removed, too.
         let orders: Vec<usize> = (0..trace.len()).filter(|&index| is_order(&trace[index])).collect();
         let Some(place) = random.pick(&orders) else { continue };
         let mut less = trace.clone();
@@ -336,7 +336,7 @@ fn the_checker_reports_what_can_change_a_result_and_only_real_hazards() {
     assert!(whole.remapped > 50 && cut.remapped > 50, "memory is short in some");
 }
 
-/// Whether an entry is there for order only.
+/// Returns whether an entry exists only for order.
 fn is_order(entry: &TraceEntry) -> bool {
     matches!(
         entry,

@@ -1,15 +1,15 @@
-//! What a program's synchronizations order, by the words of the eager streams: the generator's own model. It knows streams
-//! as the program sees them, and nothing of how the runtime keeps order or memory.
+//! The order that a program's synchronizations establish, according to the documentation of eager streams: the generator's own model. It
+//! knows streams as the program sees them, and nothing of how the runtime keeps order or memory.
 
 use std::collections::BTreeMap;
 
 use crate::program::{EventName, Step, StreamName, Synchronization};
 use crate::reference::Reference;
 
-/// Work of a stream: the stream, and how much of its work there is up to and with this.
+/// Work of a stream: the stream, and the amount of its work up to and including this.
 pub type Access = (StreamName, u64);
 
-/// Per stream, how much of its work is complete.
+/// For each stream, how much of its work is complete.
 type Clock = BTreeMap<StreamName, u64>;
 
 #[derive(Clone, Debug, Default)]
@@ -18,15 +18,15 @@ struct Timeline {
     clock: Clock,
 }
 
-/// Who used a storage last.
+/// The last uses of a storage.
 #[derive(Clone, Debug, Default)]
 struct Uses {
     write: Option<Access>,
-    /// Each stream's last read since.
+    /// Each stream's last read since then.
     reads: Clock,
 }
 
-/// Who is known to come after what.
+/// The known order of work.
 #[derive(Clone, Debug, Default)]
 pub struct Order {
     streams: BTreeMap<StreamName, Timeline>,
@@ -47,7 +47,7 @@ fn at(clock: &Clock, stream: StreamName) -> u64 {
 }
 
 impl Order {
-    /// What work on a stream that reads and writes storages has to come after, and does not yet.
+    /// Returns an access that must precede work on a stream that reads and writes these storages, but is not yet ordered before it.
     pub fn missing(&self, stream: StreamName, reads: &[usize], writes: &[usize]) -> Option<Access> {
         let mut needs: Vec<Access> = Vec::new();
         for storage in reads.iter().chain(writes) {
@@ -59,28 +59,28 @@ impl Order {
         needs.into_iter().find(|&(other, position)| !self.comes_after(stream, (other, position)))
     }
 
-    /// Whether the next work of a stream comes after an access.
+    /// Returns whether the next work of a stream comes after an access.
     fn comes_after(&self, stream: StreamName, (other, position): Access) -> bool {
         let own = self.streams.get(&stream).map_or(0, |timeline| at(&timeline.clock, other));
         stream == other || own.max(at(&self.host, other)) >= position
     }
 
-    /// Events after whose firing an access is complete.
+    /// Returns the events whose firing implies that an access is complete.
     pub fn events_behind(&self, (stream, position): Access) -> Vec<EventName> {
         self.events.iter().filter(|(_, clock)| at(clock, stream) >= position).map(|(&event, _)| event).collect()
     }
 
-    /// Everything complete when what was submitted to a stream is.
+    /// Returns everything that is complete when a stream's submitted work is.
     fn present(&self, stream: StreamName) -> Clock {
         let Some(timeline) = self.streams.get(&stream) else { return Clock::new() };
         let mut clock = timeline.clock.clone();
-        // Work that comes later comes after what the host knew; so does its completion.
+        // Later work comes after everything the host knew, and so does its completion.
         join(&mut clock, &self.host);
         clock.insert(stream, timeline.issued);
         clock
     }
 
-    /// Follows a step; `tensors` are as before it.
+    /// Follows a step; `tensors` is the state before it.
     pub fn apply(&mut self, step: &Step, tensors: &Reference) {
         match step {
             Step::Compute { stream, inputs, .. } => {

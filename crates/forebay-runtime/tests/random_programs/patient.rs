@@ -1,5 +1,5 @@
-//! A device that runs nothing and never tells that an event fired before the host has waited for it. So nothing is ordered
-//! in a recording but by what the program, or the runtime, really waited for.
+//! A device that runs nothing and never reports that an event fired before the host has waited for it. A recording is therefore ordered
+//! only by what the program or the runtime actually waited for.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -8,7 +8,7 @@ use forebay_base::EventId;
 use forebay_device::null::{NullDevice, NullProfile};
 use forebay_device::{Device, DeviceError, forward};
 
-/// A null device whose events fire when they are waited for.
+/// A null device whose events fire when someone waits for them.
 pub struct PatientDevice {
     inner: NullDevice,
     waited: Mutex<BTreeMap<EventId, u64>>,

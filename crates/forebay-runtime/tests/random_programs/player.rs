@@ -14,7 +14,7 @@ pub struct Player {
     context: Context,
     streams: BTreeMap<StreamName, Stream>,
     events: BTreeMap<EventName, Event>,
-    /// The tensors that live.
+    /// The live tensors.
     pub tensors: BTreeMap<TensorName, DeviceTensor>,
 }
 
@@ -24,7 +24,7 @@ impl Player {
         Player { context: context.clone(), streams, events: BTreeMap::new(), tensors: BTreeMap::new() }
     }
 
-    /// Does a step. What the host reads, where it reads.
+    /// Performs a step. Returns what the host reads, if it reads.
     pub fn step(&mut self, step: &Step) -> Result<Option<Vec<f32>>, RuntimeError> {
         match step {
             Step::NewStream { stream, priority } => {

@@ -7,7 +7,7 @@ pub type TensorName = usize;
 /// An event's number.
 pub type EventName = usize;
 
-/// How a tensor comes to be.
+/// How a tensor is created.
 #[derive(Clone, Debug)]
 pub enum Operator {
     FromHost { shape: Vec<u64>, values: Vec<f32> },
@@ -20,7 +20,7 @@ pub enum Operator {
     Sum,
 }
 
-/// What a program does next.
+/// One step of a program.
 #[derive(Clone, Debug)]
 pub enum Step {
     NewStream { stream: StreamName, priority: i32 },
@@ -36,7 +36,7 @@ pub enum Step {
     Synchronize(Synchronization),
 }
 
-/// What a program can do to be sure of an order.
+/// The ways for a program to ensure an order.
 #[derive(Clone, Copy, Debug)]
 pub enum Synchronization {
     /// Later work of a stream comes after all earlier work of another.
@@ -59,20 +59,20 @@ pub struct Program {
 }
 
 impl Program {
-    /// Where its synchronizations stand.
+    /// Returns the positions of its synchronizations.
     pub fn synchronizations(&self) -> Vec<usize> {
         let is = |&index: &usize| matches!(self.steps[index], Step::Synchronize(_));
         (0..self.steps.len()).filter(is).collect()
     }
 
-    /// The program without one of its steps.
+    /// Returns the program without one of its steps.
     pub fn without(&self, index: usize) -> Program {
         let mut program = self.clone();
         program.steps.remove(index);
         program
     }
 
-    /// The program for messages: how to make it again, and a step a line.
+    /// Returns the program as text for messages: how to generate it again, and one step per line.
     pub fn text(&self) -> String {
         let lines: Vec<String> = self.steps.iter().map(|step| format!("  {step:?}")).collect();
         format!("seed {}\n{}", self.seed, lines.join("\n"))

@@ -1,4 +1,4 @@
-//! What a program computes, step after step, in the host's arrays: the results that are right.
+//! Computes a program step by step in the host's arrays: the correct results.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::program::{Operator, Step, TensorName};
 
 /// Integers up to this are exact in f32, and so are sums whose parts stay below it, in any order.
 const EXACT_MAX: f32 = (1 << 24) as f32;
-/// The largest element that is let into a program.
+/// The largest element that a program may contain.
 const ELEMENT_MAX: f32 = (1 << 16) as f32;
 
 /// An array of the host.
@@ -22,15 +22,15 @@ impl Array {
     }
 }
 
-/// All tensors as they are at one point of a program.
+/// All tensors at one point of a program.
 #[derive(Clone, Debug, Default)]
 pub struct Reference {
     storages: Vec<Array>,
-    /// Which storage a handle stands for.
+    /// The storage that each handle refers to.
     handles: BTreeMap<TensorName, usize>,
 }
 
-/// The outcome of an operator; none where its arithmetic might round, or numbers become large.
+/// Returns the result of an operator, or `None` if its arithmetic might round or numbers become large.
 pub fn evaluate(operator: &Operator, inputs: &[&Array]) -> Option<Array> {
     let same = |values: Vec<f32>| Array { shape: inputs[0].shape.clone(), values };
     let array = match operator {
@@ -59,7 +59,7 @@ pub fn evaluate(operator: &Operator, inputs: &[&Array]) -> Option<Array> {
     (array.max() <= ELEMENT_MAX).then_some(array)
 }
 
-/// Element by element; the second may be a scalar.
+/// Applies an operation element by element; the second array may be a scalar.
 fn broadcast(a: &Array, b: &Array, operation: fn(f32, f32) -> f32) -> Array {
     let element = |i: usize| b.values[if b.values.len() == 1 { 0 } else { i }];
     let values = a.values.iter().enumerate().map(|(i, &value)| operation(value, element(i))).collect();
@@ -76,7 +76,7 @@ fn product(a: &[f32], b: &[f32], size: usize) -> Vec<f32> {
 }
 
 impl Reference {
-    /// Does what a step does to tensors.
+    /// Applies a step to the tensors.
     pub fn apply(&mut self, step: &Step) {
         match step {
             Step::Compute { operator, inputs, output, .. } => {
@@ -100,27 +100,27 @@ impl Reference {
         }
     }
 
-    /// The storage behind a handle, by number in the order of creation.
+    /// Returns the storage of a handle, by number in the order of creation.
     pub fn storage(&self, tensor: TensorName) -> usize {
         self.handles[&tensor]
     }
 
-    /// Number of storages that there were.
+    /// Returns the number of storages created so far.
     pub fn storage_count(&self) -> usize {
         self.storages.len()
     }
 
-    /// A tensor's elements.
+    /// Returns a tensor's elements.
     pub fn array(&self, tensor: TensorName) -> &Array {
         &self.storages[self.storage(tensor)]
     }
 
-    /// The handles that live.
+    /// Returns the live handles.
     pub fn tensors(&self) -> Vec<TensorName> {
         self.handles.keys().copied().collect()
     }
 
-    /// Bytes that live tensors take in blocks of a multiple of `unit_bytes`.
+    /// Returns the bytes that live tensors take in blocks of a multiple of `unit_bytes`.
     pub fn live_bytes(&self, unit_bytes: u64) -> u64 {
         let mut storages: Vec<usize> = self.handles.values().copied().collect();
         storages.sort_unstable();

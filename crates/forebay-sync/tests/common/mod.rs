@@ -1,4 +1,4 @@
-//! Random programs, and a slow model of the contract that they are judged by.
+//! Random programs, and a slow model of the contract by which they are judged.
 
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -8,8 +8,8 @@ use forebay_base::{ByteRange, Command, DataType, EventId, HeapId, MemoryId, Regi
 
 pub use forebay_testing::Random;
 
-/// Memory 0 is a reservation of 12 bytes, mapped in tiles of 2; the last two tiles are aliases of the first two. Memory 1
-/// is its own 6 bytes.
+/// Memory 0 is a reservation of 12 bytes, mapped in tiles of 2; the last two tiles are aliases of the first two. Memory 1 has its own 6
+/// bytes.
 pub fn prologue() -> Vec<Command> {
     let map = |tile: u64, heap_offset_bytes: u64| Command::Map {
         region: Region::new(MemoryId(0), tile * 2, 2),
@@ -59,7 +59,7 @@ pub fn launch(stream: StreamId, kernel: Kernel, reads: &[Region], writes: &[Regi
     Command::Launch { stream, launch: Box::new(Launch { kernel, reads, writes, workspace: None, label: 0 }) }
 }
 
-/// One command that does not overlap itself, but for updates in place.
+/// Returns a command that does not overlap itself, except for updates in place.
 pub fn work(random: &mut Random, streams: u64) -> Command {
     let stream = StreamId(random.below(streams) as u32 * 3);
     let first = region(random);
@@ -80,7 +80,7 @@ pub fn work(random: &mut Random, streams: u64) -> Command {
     }
 }
 
-/// Whether two commands must be ordered.
+/// Returns whether two commands must be ordered.
 pub fn hazard(first: &Command, second: &Command) -> bool {
     let meet = |some: Vec<Region>, others: Vec<Region>| {
         some.iter().any(|&one| others.iter().any(|&other| overlap(one, other)))
@@ -90,15 +90,15 @@ pub fn hazard(first: &Command, second: &Command) -> bool {
         || meet(first.writes(), second.writes())
 }
 
-/// The contract, word by word: what is complete before each command starts, by a closure over all commands before.
+/// The literal contract: what is complete before each command starts, by a closure over all earlier commands.
 pub struct Model {
     commands: Vec<Command>,
-    /// By command: whether each earlier one is complete before it starts (before it fires, for a record).
+    /// For each command, whether each earlier one is complete before it starts (before it fires, for a record).
     before: Vec<Vec<bool>>,
 }
 
 impl Model {
-    /// `steps` copies of the list without a join between them.
+    /// Builds the model of `steps` copies of the list without a join between them.
     pub fn new(list: &[Command], steps: usize) -> Model {
         let commands: Vec<Command> = (0..steps).flat_map(|_| list.iter().cloned()).collect();
         let mut before: Vec<Vec<bool>> = Vec::new();
@@ -129,7 +129,7 @@ impl Model {
         Model { commands, before }
     }
 
-    /// Whether some hazard is not ordered.
+    /// Returns whether some hazard is not ordered.
     pub fn races(&self) -> bool {
         let racing = |second: usize| {
             (0..second)
@@ -139,7 +139,7 @@ impl Model {
     }
 }
 
-/// A list with barriers, records and waits anywhere; each stream has its own event.
+/// Returns a list with barriers, records and waits anywhere; each stream has its own event.
 pub fn scattered(random: &mut Random, streams: u64, length: usize) -> Vec<Command> {
     let mut generations = vec![0u64; streams as usize];
     let mut list = Vec::new();

@@ -1,17 +1,17 @@
-//! Whole ONNX models for tests: graphs with any inputs and outputs, graphs inside nodes, functions.
+//! Complete ONNX models for tests: graphs with any inputs and outputs, graphs inside nodes, and functions.
 
 use super::protobuf::{message, number};
 use super::text;
 
-/// ONNX's number of the element type float32.
+/// ONNX's number for the element type float32.
 pub const FLOAT: i64 = 1;
-/// ONNX's number of the element type int64.
+/// ONNX's number for the element type int64.
 pub const INT64: i64 = 7;
-/// ONNX's number of the element type int8.
+/// ONNX's number for the element type int8.
 pub const INT8: i64 = 3;
-/// ONNX's number of the element type int4.
+/// ONNX's number for the element type int4.
 pub const INT4: i64 = 22;
-/// ONNX's number of the element type bool.
+/// ONNX's number for the element type bool.
 pub const BOOL: i64 = 9;
 
 /// An attribute of a node.
@@ -26,20 +26,20 @@ pub enum Value {
     Graph(GraphBuilder),
     /// TENSOR of float32.
     Floats(Vec<usize>, Vec<f32>),
-    /// A function's attribute of this name.
+    /// A reference to the function's attribute of this name.
     Reference(&'static str, i64),
 }
 
-/// What stands around a tensor in the type of an input or output.
+/// What wraps a tensor in the type of an input or output.
 #[derive(Clone, Copy)]
 pub enum Around {
-    /// A sequence of it.
+    /// A sequence of what is inside.
     Sequence,
-    /// It may be absent.
+    /// An optional value.
     Optional,
 }
 
-/// A graph that grows: the model's, or one inside a node.
+/// A builder of a graph: the model's graph, or one inside a node.
 #[derive(Default)]
 pub struct GraphBuilder {
     nodes: Vec<Vec<u8>>,
@@ -52,74 +52,74 @@ pub struct GraphBuilder {
 }
 
 impl GraphBuilder {
-    /// A graph without anything.
+    /// Creates an empty graph.
     pub fn new() -> GraphBuilder {
         GraphBuilder::default()
     }
 
-    /// Who wrote the model.
+    /// Sets the producer of the model.
     pub fn producer(mut self, name: &'static str) -> Self {
         self.producer = name;
         self
     }
 
-    /// An input; a size is a number or a symbol.
+    /// Adds an input; a size is a number or a symbol.
     pub fn input(mut self, name: &str, element_type: i64, sizes: &[&str]) -> Self {
         self.inputs.push(value_info(name, element_type, sizes));
         self
     }
 
-    /// An output; a size is a number or a symbol.
+    /// Adds an output; a size is a number or a symbol.
     pub fn output(mut self, name: &str, element_type: i64, sizes: &[&str]) -> Self {
         self.outputs.push(value_info(name, element_type, sizes));
         self
     }
 
-    /// An input that is no tensor: a tensor of any sizes, and what stands around it, from the inside.
+    /// Adds an input that is not a tensor: a tensor of any sizes, and what wraps it, from the inside out.
     pub fn structured_input(mut self, name: &str, element_type: i64, around: &[Around]) -> Self {
         self.inputs.push(structured_info(name, element_type, around));
         self
     }
 
-    /// An output that is no tensor.
+    /// Adds an output that is not a tensor.
     pub fn structured_output(mut self, name: &str, element_type: i64, around: &[Around]) -> Self {
         self.outputs.push(structured_info(name, element_type, around));
         self
     }
 
-    /// An initializer of integers.
+    /// Adds an initializer of integers.
     pub fn integers(mut self, name: &str, shape: &[usize], values: &[i64]) -> Self {
         let content: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.initializers.push(tensor(name, INT64, shape, &content));
         self
     }
 
-    /// An initializer of float32.
+    /// Adds a float32 initializer.
     pub fn floats(mut self, name: &str, shape: &[usize], values: &[f32]) -> Self {
         let content: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.initializers.push(tensor(name, FLOAT, shape, &content));
         self
     }
 
-    /// An initializer of any type, by its bytes.
+    /// Adds an initializer of any type, given its bytes.
     pub fn raw(mut self, name: &str, element_type: i64, shape: &[usize], bytes: &[u8]) -> Self {
         self.initializers.push(tensor(name, element_type, shape, bytes));
         self
     }
 
-    /// A value of float32 with an entry of metadata.
+    /// Adds a float32 value with a metadata entry.
     pub fn described(mut self, name: &str, sizes: &[&str], key: &str, value: &str) -> Self {
         let entry = [text(1, key), text(2, value)].concat();
         self.value_infos.push([value_info(name, FLOAT, sizes), message(4, &entry)].concat());
         self
     }
 
-    /// A node.
+    /// Adds a node.
     pub fn node(self, operator: &str, inputs: &[&str], outputs: &[&str]) -> Self {
         self.node_with(operator, inputs, outputs, Vec::new())
     }
 
-    /// A node with attributes.
+    /// Adds a node with attributes.
     pub fn node_with(
         mut self,
         operator: &str,
@@ -131,13 +131,13 @@ impl GraphBuilder {
         self
     }
 
-    /// A call of a function in the domain `local`.
+    /// Adds a call of a function in the domain `local`.
     pub fn call(mut self, name: &str, inputs: &[&str], outputs: &[&str], attributes: Vec<(&str, Value)>) -> Self {
         self.nodes.push(node("local", name, inputs, outputs, attributes));
         self
     }
 
-    /// A function in the domain `local` with the nodes of `body`.
+    /// Adds a function in the domain `local` with the nodes of `body`.
     pub fn function(
         mut self,
         name: &str,
@@ -158,7 +158,7 @@ impl GraphBuilder {
         self
     }
 
-    /// The graph's message.
+    /// Returns the graph's message.
     fn graph(&self) -> Vec<u8> {
         let mut fields: Vec<u8> = self.nodes.iter().flat_map(|node| message(1, node)).collect();
         fields.extend(text(2, "a graph"));
@@ -169,7 +169,7 @@ impl GraphBuilder {
         fields
     }
 
-    /// The model's bytes.
+    /// Returns the model's bytes.
     pub fn build(&self) -> Vec<u8> {
         let mut fields = [number(1, 10), text(2, self.producer), message(7, &self.graph())].concat();
         fields.extend(message(8, &[text(1, ""), number(2, OPSET)].concat()));

@@ -1,11 +1,11 @@
 //! Protocol buffers, field by field: a key, then a number or a length and its bytes.
 
-/// A field of varying length.
+/// Returns a length-delimited field.
 pub fn message(field: u64, content: &[u8]) -> Vec<u8> {
     [varint(field << 3 | 2), varint(content.len() as u64), content.to_vec()].concat()
 }
 
-/// A field of a number.
+/// Returns a field with a number.
 pub fn number(field: u64, value: i64) -> Vec<u8> {
     [varint(field << 3), varint(value as u64)].concat()
 }

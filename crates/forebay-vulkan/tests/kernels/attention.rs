@@ -12,7 +12,7 @@ fn tensor(random: &mut Random, desc: &TensorDesc) -> Tensor {
     (desc, values)
 }
 
-/// Several tiles of rows and keys, the last of them shorter, with everything that may be done to scores.
+/// Several tiles of rows and keys, of which the last are shorter, with everything that can be done to scores.
 #[test]
 fn attention_and_its_gradients_agree_with_the_host() {
     for seed in 0..12 {
@@ -39,7 +39,7 @@ fn attention_and_its_gradients_agree_with_the_host() {
             1 => Some(tensor(&mut random, &floats(&own))),
             _ => {
                 let mut mask = random.integers(&packed(DataType::Bool, &own), 0, 1);
-                // Every seventh row sees nothing, each other one the first key.
+                // Every seventh row sees nothing, and all others see the first key.
                 for (row, seen) in mask.1.chunks_mut(keys as usize).enumerate() {
                     match row % 7 {
                         6 => seen.fill(0.0),
@@ -52,7 +52,7 @@ fn attention_and_its_gradients_agree_with_the_host() {
         let logarithms = floats(&[batch, groups * shared, rows]);
         let reads: Vec<Tensor> = [q.clone(), k.clone(), v.clone()].into_iter().chain(mask.clone()).collect();
         compare(seed, &Kernel::Attention(options), &reads, &[of_rows(sizes[1]), logarithms.clone()], 1e-5);
-        // A logarithm of more than all scores could sum to: probabilities stay below 1.
+        // The logarithm of more than all scores can sum to, so that probabilities stay below 1.
         let mut logarithm = tensor(&mut random, &logarithms);
         logarithm.1.iter_mut().for_each(|value| *value += 4.0 + (keys as f64).ln());
         let [dy, y] = [(); 2].map(|()| tensor(&mut random, &of_rows(sizes[1])));
@@ -60,7 +60,7 @@ fn attention_and_its_gradients_agree_with_the_host() {
         let [dq, dk, dv] = [of_rows(sizes[0]), of_keys(sizes[0]), of_keys(sizes[1])];
         compare(seed, &Kernel::AttentionGradient(options), &reads, &[dq.clone(), dk.clone(), dv.clone()], 1e-5);
         compare(seed, &Kernel::AttentionQueryGradient(options), &reads, &[dq], 1e-5);
-        // Rows in front of what a part of the keys begins with.
+        // Rows before the first key of a part.
         let later = AttentionOptions { causal: causal.map(|last| last - 40), ..options };
         compare(seed, &Kernel::AttentionKeyGradient(later), &reads, &[dk, dv], 1e-5);
     }

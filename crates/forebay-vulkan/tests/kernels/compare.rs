@@ -1,4 +1,4 @@
-//! One launch on two devices: what it writes has to agree.
+//! Runs one launch on two devices, whose results must agree.
 
 use std::sync::OnceLock;
 
@@ -10,16 +10,16 @@ use forebay_testing::parts::skipped;
 use forebay_vulkan::{VulkanDevice, VulkanOptions};
 use half::{bf16, f16};
 
-/// A tensor: how it lies, and its elements in the order in which they lie in memory, those of gaps included.
+/// A tensor: its descriptor, and its elements in the order in which they are in memory, including those in gaps.
 pub type Tensor = (TensorDesc, Vec<f64>);
 
-/// What bytes are before a kernel writes them, and what those that it must not touch are after.
+/// The value of bytes before a kernel writes them, and afterwards of those that it must not touch.
 const UNWRITTEN: u8 = 0xa5;
-/// Bytes behind each operand that no one may touch.
+/// The number of bytes after each operand that must not be touched.
 const GUARD_BYTES: u64 = 64;
-/// What bindings hold on the devices on which most operands are larger: nothing, so that all are reached by their addresses,
-/// and so much that operands are cut into parts where they can be. There bindings begin at multiples of more bytes than operands
-/// do, so that parts are reached by their addresses, too, unless they begin there by chance.
+/// The sizes and alignments of bindings on the devices on which most operands are larger than a binding. The sizes are 0, so that all
+/// operands are accessed through their addresses, and enough that operands are cut into parts if possible. If an alignment is given, it is
+/// larger than that of operands, so that parts are also accessed through their addresses, unless they are aligned by chance.
 const SMALL_BINDINGS: [(u64, Option<u64>); 3] = [(0, None), (1024, None), (1024, Some(256))];
 
 /// A packed descriptor.
@@ -36,7 +36,7 @@ pub fn strided(data_type: DataType, sizes: &[u64], strides: &[u64]) -> TensorDes
 pub struct Machine {
     pub device: Box<dyn Device>,
     pub stream: StreamId,
-    /// Whether its sums are pairs of float32 where others' are float64.
+    /// Whether its sums are pairs of float32 where those of other devices are float64.
     sums_are_pairs: bool,
 }
 
@@ -46,7 +46,7 @@ impl Machine {
         Machine { device, stream, sums_are_pairs }
     }
 
-    /// Whether it refuses a launch because it has no float64 and elements are such.
+    /// Whether it refuses a launch because elements are float64, which it does not support.
     pub fn refuses_float64(&self, kernel: &Kernel, reads: &[Tensor], writes: &[TensorDesc]) -> bool {
         let read_descs: Vec<TensorDesc> = reads.iter().map(|(desc, _)| desc.clone()).collect();
         if !self.sums_are_pairs || !computes_with_float64(kernel, &read_descs, writes) {
@@ -70,7 +70,7 @@ fn computes_with_float64(kernel: &Kernel, reads: &[TensorDesc], writes: &[Tensor
     reads.iter().chain(writes).any(|desc| desc.data_type() == DataType::Float64)
 }
 
-/// Whether what a kernel reads or writes of float64 may be sums.
+/// Whether the float64 operands of a kernel can be sums.
 fn takes_sums(kernel: &Kernel) -> bool {
     matches!(
         kernel,
@@ -83,7 +83,7 @@ fn takes_sums(kernel: &Kernel) -> bool {
     )
 }
 
-/// Exchanges float64 for pairs of float32, the larger one first.
+/// Replaces float64 by pairs of float32, with the larger one first.
 fn to_pairs(bytes: &mut [u8]) {
     for word in bytes.chunks_exact_mut(8) {
         let value = f64::from_le_bytes(word.try_into().unwrap());
@@ -93,7 +93,7 @@ fn to_pairs(bytes: &mut [u8]) {
     }
 }
 
-/// Exchanges pairs of float32 for float64.
+/// Replaces pairs of float32 by float64.
 fn from_pairs(bytes: &mut [u8]) {
     for word in bytes.chunks_exact_mut(8) {
         let (high, low) = word.split_at(4);
@@ -102,13 +102,13 @@ fn from_pairs(bytes: &mut [u8]) {
     }
 }
 
-/// The reference.
+/// The reference device.
 pub fn host() -> &'static Machine {
     static HOST: OnceLock<Machine> = OnceLock::new();
     HOST.get_or_init(another_host)
 }
 
-/// One of the caller's own, which may fail: what fails stays failed.
+/// A separate host device for the caller, which can fail: a device that fails stays failed.
 pub fn another_host() -> Machine {
     let options = HostOptions { threads: Some(1), ..HostOptions::default() };
     Machine::new(Box::new(HostDevice::new(&options).unwrap()), false)
@@ -117,7 +117,7 @@ pub fn another_host() -> Machine {
 /// The first Vulkan device, if there is one.
 ///
 /// # Panics
-/// Where there is none although `FOREBAY_REQUIRE` names vulkan.
+/// If there is none although `FOREBAY_REQUIRE` names vulkan.
 pub fn vulkan() -> Option<&'static Machine> {
     static VULKAN: OnceLock<Option<Machine>> = OnceLock::new();
     VULKAN.get_or_init(|| open(VulkanOptions::default()).map_err(|reason| skipped("vulkan", &reason)).ok()).as_ref()
@@ -134,7 +134,7 @@ fn with_small_bindings() -> &'static [Machine; 3] {
     })
 }
 
-/// The same device without what not every device has.
+/// The same device without the features that not every device has.
 pub fn portable() -> Option<&'static Machine> {
     static PORTABLE: OnceLock<Option<Machine>> = OnceLock::new();
     let portable = || open(VulkanOptions { portable: true, ..VulkanOptions::default() });
@@ -154,7 +154,7 @@ fn open(options: VulkanOptions) -> Result<Machine, String> {
     }
 }
 
-/// How far the roundings of nearly equal numbers may be apart, relative to them: one unit in the last place of 16 bits.
+/// The largest difference between the roundings of nearly equal numbers, relative to them: one unit in the last place of 16 bits.
 pub fn rounding(data_type: DataType) -> f64 {
     match data_type {
         DataType::Float16 => 1.0 / 1024.0,
@@ -163,9 +163,9 @@ pub fn rounding(data_type: DataType) -> f64 {
     }
 }
 
-/// Runs a launch on the Vulkan device and asserts that what it writes agrees with what the host writes (see [`check`]), and
-/// has the same bits where bindings do not hold the operands: of the kinds of bindings, a seed decides for one. Where the device
-/// lacks float64 and elements are such, it has to say so.
+/// Runs a launch on the Vulkan device and asserts that its results agree with the host's (see [`check`]), and that they have the same bits
+/// if bindings are too small for the operands. The seed selects one kind of small bindings. If the device lacks float64 and elements are
+/// float64, it must say so.
 pub fn compare(seed: u64, kernel: &Kernel, reads: &[Tensor], writes: &[TensorDesc], tolerance: f64) {
     let Some(machine) = vulkan() else { return };
     if machine.refuses_float64(kernel, reads, writes) {
@@ -183,9 +183,8 @@ pub fn compare(seed: u64, kernel: &Kernel, reads: &[Tensor], writes: &[TensorDes
     );
 }
 
-/// Asserts that every element that a launch writes on `machine` is within `tolerance` x (1 + magnitude) of the host's, NaN
-/// where that is NaN, and that all runs give the same bits: repeated, and in place wherever the kernel allows it. What it
-/// writes.
+/// Asserts that every element that a launch writes on `machine` is within `tolerance` x (1 + magnitude) of the host's, or NaN if that is
+/// NaN, and that all runs give the same bits, repeated and in place wherever the kernel allows it. Returns what the launch writes.
 pub fn check(
     machine: &Machine,
     seed: u64,
@@ -209,7 +208,7 @@ pub fn check(
     outputs
 }
 
-/// The first output an element of which has other bits; which bits a NaN has is a compiler's affair.
+/// The first output with an element that has different bits. The bits of a NaN are up to the compiler.
 fn differing(writes: &[TensorDesc], outputs: &[Vec<u8>], others: &[Vec<u8>]) -> Option<usize> {
     (0..writes.len()).find(|&output| {
         let ([own, other], desc) = ([outputs, others].map(|all| &all[output]), &writes[output]);
@@ -242,7 +241,7 @@ pub fn agree(
     }
 }
 
-/// The sets of pairs (write, read) that may share their bytes: each alone, and all that do not exclude each other.
+/// The sets of pairs (write, read) that can share their bytes: each pair alone, and all of them if they do not exclude each other.
 fn in_place(kernel: &Kernel, reads: &[Tensor], writes: &[TensorDesc]) -> Vec<Vec<(usize, usize)>> {
     let possible = |&&(write, read): &&(usize, usize)| match (writes.get(write), reads.get(read)) {
         (Some(target), Some((source, _))) => {
@@ -260,13 +259,13 @@ fn in_place(kernel: &Kernel, reads: &[Tensor], writes: &[TensorDesc]) -> Vec<Vec
     sets
 }
 
-/// What a launch writes, with the pairs (write, read) in the same bytes.
+/// Returns what a launch writes, with the pairs (write, read) in the same bytes.
 ///
 /// # Errors
-/// Where the device cannot run it.
+/// If the device cannot run the launch.
 ///
 /// # Panics
-/// Where it touches bytes that are not its own.
+/// If the launch touches bytes that are not its own.
 pub fn run(
     machine: &Machine,
     kernel: &Kernel,
@@ -350,7 +349,7 @@ pub fn run(
     Ok(spans.iter().map(written).collect())
 }
 
-/// Asserts that bytes between the elements of the outputs, and outside of them, are what they were.
+/// Asserts that the bytes between the elements of the outputs, and outside the outputs, are unchanged.
 fn check_untouched(kernel: &Kernel, before: &[u8], after: &[u8], spans: &[(usize, &TensorDesc)]) {
     let mut own = vec![false; before.len()];
     for &(start, desc) in spans {
@@ -396,7 +395,7 @@ fn bytes_of(desc: &TensorDesc, values: &[f64]) -> Vec<u8> {
     bytes
 }
 
-/// A value as an element's bits, in the low bytes of a word.
+/// The bits of a value as an element, in the low bytes of a word.
 fn bits_of(value: f64, data_type: DataType) -> u64 {
     match data_type {
         DataType::Float64 => value.to_bits(),
@@ -436,11 +435,11 @@ pub fn element(desc: &TensorDesc, bytes: &[u8], at: usize) -> f64 {
 
 /// Random tensors.
 pub trait RandomTensors {
-    /// Everything in a tensor's range, gaps included: numbers in -2..2 for floats, small integers for others, of both signs
-    /// where the type has them.
+    /// Fills a tensor's range, including gaps: with numbers in -2..2 for floats, and with small integers for other types, of both signs if
+    /// the type has them.
     fn tensor(&mut self, desc: &TensorDesc) -> Tensor;
 
-    /// Everything in a tensor's range, gaps included: integers from `low` to `high`, for indices, labels and ties.
+    /// Fills a tensor's range, including gaps, with integers from `low` to `high`, for indices, labels and ties.
     fn integers(&mut self, desc: &TensorDesc, low: i64, high: i64) -> Tensor;
 }
 

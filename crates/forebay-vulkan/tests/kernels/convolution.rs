@@ -15,7 +15,7 @@ struct Case {
     x: Tensor,
     w: Tensor,
     y: Tensor,
-    /// Most terms of a sum of any direction.
+    /// The largest number of terms of a sum in any direction.
     terms: u64,
 }
 
@@ -36,7 +36,7 @@ impl Case {
         Case { convolution: Convolution { window, groups }, x, w, y, terms }
     }
 
-    /// Channels, groups and sizes at random.
+    /// A case with random channels, groups and sizes.
     fn random(random: &mut Random) -> Case {
         let rank = 1 + random.below(3) as usize;
         let sizes = [1 + random.below(3), 1 + random.below(5), 1 + random.below(5), 1 + random.below(3)];
@@ -44,7 +44,7 @@ impl Case {
         Case::new(random, sliding.window, sizes, &sliding.input, &sliding.output)
     }
 
-    /// A window of equal numbers in all dimensions.
+    /// A case whose window is the same in all dimensions.
     fn even(random: &mut Random, sizes: [u64; 4], input: &[u64], [kernel, stride, dilation, pad]: [u64; 4]) -> Case {
         let all = |value: u64| vec![value; input.len()];
         let window = Window {
@@ -59,7 +59,7 @@ impl Case {
         Case::new(random, window, sizes, input, &output)
     }
 
-    /// The same in another type.
+    /// The same case in another type.
     fn of(mut self, data_type: DataType) -> Case {
         for (desc, _) in [&mut self.x, &mut self.w, &mut self.y] {
             *desc = strided(data_type, desc.sizes(), &desc.effective_strides());
@@ -71,7 +71,7 @@ impl Case {
         self.w.0.data_type()
     }
 
-    /// Terms are up to 4; sums in another order differ by a few units in the last place of their partial sums.
+    /// Terms are at most 4, and sums in a different order differ by a few units in the last place of their partial sums.
     fn tolerance(&self) -> f64 {
         2e-6 * (self.terms as f64).sqrt() + rounding(self.data_type())
     }
@@ -119,7 +119,7 @@ fn random_convolutions_of_16_bits_agree_with_the_host() {
     }
 }
 
-/// Sums of several chunks: apart where there are few weights, and one after the other where there are many.
+/// Sums of several chunks, which are separate if there are few weights, and one after the other if there are many.
 #[test]
 fn tiles_and_chunks_of_16_bits_agree_with_the_host() {
     let cases: [Even; 6] = [
@@ -137,7 +137,7 @@ fn tiles_and_chunks_of_16_bits_agree_with_the_host() {
     }
 }
 
-/// Images, channels of a group in and out, groups; spatial sizes; kernel, stride, dilation, padding.
+/// Images, input and output channels of a group, groups; spatial sizes; kernel, stride, dilation, padding.
 type Even = ([u64; 4], &'static [u64], [u64; 4]);
 
 fn check_all(first_seed: u64, cases: &[Even]) {
@@ -178,7 +178,7 @@ fn several_tiles_and_chunks_of_many_channels_agree_with_the_host() {
     );
 }
 
-/// Rows `start..end` of the first spatial dimension, packed, or of the images.
+/// Rows `start..end` of the first spatial dimension, or images `start..end`, packed.
 fn rows(tensor: &Tensor, axis: usize, start: u64, end: u64) -> Tensor {
     let (desc, values) = tensor;
     let mut sizes = desc.sizes().to_vec();
@@ -198,7 +198,8 @@ fn rows(tensor: &Tensor, axis: usize, start: u64, end: u64) -> Tensor {
     (part, values)
 }
 
-/// The weight gradient by parts of dy between `lines`, which are made of nodes of the sum tree: leaves have `step` indices.
+/// The weight gradient, computed from the parts of dy between `lines`. Parts consist of nodes of the sum tree, whose leaves have `step`
+/// indices.
 fn in_parts(case: &Case, axis: usize, step: u64, lines: &[u64]) -> Vec<u8> {
     let machine = vulkan().expect("the caller asked");
     let window = &case.convolution.window;
@@ -245,8 +246,8 @@ fn a_weight_gradient_has_the_same_bits_whole_and_in_parts() {
     if vulkan().is_none() {
         return;
     }
-    // In the first case, the whole takes wide tiles and its parts take narrow ones. Of the others, some have few weights, whose chunks different
-    // workgroups sum, and some have many.
+    // In the first case, the whole uses wide tiles and its parts use narrow ones. Of the other cases, some have few weights, whose chunks
+    // are summed by different workgroups, and some have many.
     let cases: [Even; 5] = [
         ([2, 1, 3, 1], &[560, 1000], [3, 1, 1, 1]),
         ([2, 2, 5, 1], &[70, 60], [3, 1, 1, 1]),
@@ -258,7 +259,7 @@ fn a_weight_gradient_has_the_same_bits_whole_and_in_parts() {
     for (seed, (sizes, input, window)) in (300..).zip([cases, cases].concat()) {
         let mut random = Random::new(seed);
         let case = Case::even(&mut random, sizes, input, window);
-        // Of 16 bits, sums are float32.
+        // The sums of 16-bit numbers are float32.
         let w = case.w.clone();
         let case = Case { w, ..case.of(types[seed as usize % 3]) };
         let kernel = Kernel::ConvolutionWeightGradient { convolution: case.convolution.clone() };

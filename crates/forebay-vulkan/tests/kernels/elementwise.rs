@@ -94,7 +94,7 @@ const INTEGERS: [DataType; 8] = [
     DataType::UInt8,
 ];
 
-/// Values at which functions have edges.
+/// Values at which functions have edge cases.
 const EDGES: [f64; 18] = [
     0.0,
     -0.0,
@@ -116,12 +116,12 @@ const EDGES: [f64; 18] = [
     -1e-30,
 ];
 
-/// Nothing, a ReLU or limits.
+/// No activation, a ReLU or limits.
 pub fn applied(random: &mut Random) -> Activation {
     [Activation::None, Activation::Relu, Activation::Clip { low: -0.5, high: 1.25 }][random.below(3) as usize]
 }
 
-/// How far results may be from the host's, relative to 1 + their size.
+/// The largest difference of results from the host's, relative to 1 + their magnitude.
 fn tolerance(op: UnaryOp) -> f64 {
     match op {
         UnaryOp::Relu
@@ -138,7 +138,7 @@ fn tolerance(op: UnaryOp) -> f64 {
     }
 }
 
-/// Numbers of every size, of both signs, behind the edges.
+/// Numbers of every magnitude and of both signs, after the edges.
 fn wild(random: &mut Random, desc: &TensorDesc) -> Tensor {
     let count = (desc.total_size_bytes() / desc.data_type().size_bytes()) as usize;
     let mut number = |i: usize| match EDGES.get(i) {
@@ -154,7 +154,7 @@ fn wild(random: &mut Random, desc: &TensorDesc) -> Tensor {
 
 #[test]
 fn functions_of_one_variable_agree_in_every_layout() {
-    // What layouts do to one function they do to all, and every function takes its time to compile.
+    // Layouts affect all functions in the same way, and every function takes time to compile.
     for seed in 0..40 {
         let mut random = Random::new(seed);
         let op = REAL_OPS[seed as usize % 4];
@@ -277,7 +277,7 @@ fn functions_of_two_variables_agree_in_every_layout() {
         let sizes = random.sizes(5, 7);
         let [a, b] = [0, 1].map(|_| read(&mut random, DataType::Float32, &sizes));
         let y = written(&mut random, result, &sizes);
-        // Few different numbers, so that comparisons meet equal ones.
+        // Few distinct numbers, so that comparisons encounter equal ones.
         let reads = [random.integers(&a, -3, 3), random.integers(&b, -3, 3)];
         let activation = if op.is_comparison() { Activation::None } else { applied(&mut random) };
         let kernel = Kernel::Binary { op, activation };
@@ -287,7 +287,7 @@ fn functions_of_two_variables_agree_in_every_layout() {
     }
 }
 
-/// A device's quotient is within 2.5 units in the last place.
+/// The quotients of a device are within 2.5 units in the last place.
 fn real_tolerance(op: BinaryOp) -> f64 {
     match op {
         BinaryOp::Divide => 3e-7,
@@ -300,7 +300,7 @@ fn real_tolerance(op: BinaryOp) -> f64 {
 fn functions_of_two_variables_agree_at_their_edges() {
     for (seed, op) in (600..).zip(BINARY_OPS[..12].iter().chain(&REMAINDERS)) {
         let mut random = Random::new(seed);
-        // Every edge with every other.
+        // Every pair of edges.
         let desc = packed(DataType::Float32, &[EDGES.len() as u64, EDGES.len() as u64]);
         let rows = EDGES.iter().flat_map(|&a| EDGES.map(|_| a)).collect();
         let columns = EDGES.iter().flat_map(|_| EDGES).collect();

@@ -1,4 +1,4 @@
-//! Products and convolutions of 8-bit integers: sums are the same integers, and so are quantised results.
+//! Products and convolutions of 8-bit integers, whose sums and quantised results are the same integers on both devices.
 
 use forebay_base::DataType::{self, Float32, Int8, Int32, UInt8};
 use forebay_base::kernel::Convolution;
@@ -11,7 +11,7 @@ fn byte_type(random: &mut Random) -> DataType {
     [Int8, UInt8][random.below(2) as usize]
 }
 
-/// Integers of all sizes.
+/// Integers of all magnitudes.
 fn bytes(random: &mut Random, desc: &TensorDesc) -> Tensor {
     match desc.data_type() {
         Int8 => random.integers(desc, -128, 127),
@@ -19,7 +19,7 @@ fn bytes(random: &mut Random, desc: &TensorDesc) -> Tensor {
     }
 }
 
-/// Bias, scale and zero point of a result, and the result's type.
+/// The bias, scale and zero point of a result, and its type.
 fn scaling(random: &mut Random, sizes: &[u64]) -> ([Tensor; 3], DataType) {
     let data_type = byte_type(random);
     let bias = random.integers(&packed(Int32, sizes), -9000, 9000);

@@ -1,11 +1,11 @@
-//! A tensor that is larger than a binding of some devices, as it is: 128 MiB and more.
+//! A tensor that is really larger than a binding of some devices: 128 MiB and more.
 
 use forebay_base::kernel::{Activation, Convolution, Window};
 use forebay_base::{Binding, Command, DataType, Kernel, Launch, Region};
 
 use crate::compare::{packed, vulkan};
 
-/// Elements of an image of 132 MiB, where lavapipe's bindings hold 128, and of a window.
+/// The number of elements of an image of 132 MiB, while lavapipe's bindings hold 128 MiB, and of a window.
 const ELEMENTS: u64 = 33 << 20;
 const TAPS: u64 = 64;
 
@@ -25,7 +25,7 @@ fn a_convolution_of_an_image_of_132_mib_is_right_to_its_last_element() {
         end += bytes;
         Region::new(memory, end - bytes, bytes)
     });
-    // Ones, but for the first element, the one before what 128 MiB hold, the one behind, and the last.
+    // Ones, except for the first element, the last one within 128 MiB, the one after it, and the last.
     let others = [(0, 3.0f32), ((128 << 18) - 1, 5.0), (128 << 18, 7.0), (ELEMENTS - 1, 9.0)];
     let block = device.create_host_block(sizes_bytes[2]).unwrap();
     let words = Region::new(block, 0, 4 * others.len() as u64);

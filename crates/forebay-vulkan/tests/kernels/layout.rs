@@ -1,4 +1,4 @@
-//! Layouts of every kind, for operands that may have any.
+//! Layouts of every kind, for operands that can have any layout.
 
 use forebay_base::{DataType, TensorDesc};
 
@@ -7,8 +7,8 @@ use crate::compare::{Random, packed, strided};
 /// Every data type that shaders convert.
 pub const ALL: [DataType; 13] = DataType::NOT_NARROW;
 
-/// Strides that lay dimensions out in a random order, with up to `gap` elements between what lies together. The innermost
-/// elements, of which kernels ask so, follow each other.
+/// Strides that lay out the dimensions in a random order, with gaps of up to `gap` elements. The innermost elements are adjacent, as
+/// kernels require.
 fn strides(random: &mut Random, sizes: &[u64], gap: u64) -> Vec<u64> {
     let mut order: Vec<usize> = (0..sizes.len()).collect();
     for i in (1..order.len()).rev() {
@@ -26,7 +26,7 @@ fn strides(random: &mut Random, sizes: &[u64], gap: u64) -> Vec<u64> {
     strides
 }
 
-/// A tensor to write: packed, or with exchanged axes, or with gaps.
+/// A tensor to write: packed, with permuted axes, or with gaps.
 pub fn written(random: &mut Random, data_type: DataType, sizes: &[u64]) -> TensorDesc {
     match random.below(3) {
         0 => packed(data_type, sizes),
@@ -35,7 +35,7 @@ pub fn written(random: &mut Random, data_type: DataType, sizes: &[u64]) -> Tenso
     }
 }
 
-/// A tensor to read that broadcasts to `sizes`: as one to write, but dimensions may be missing, of size 1, or of stride 0.
+/// A tensor to read that broadcasts to `sizes`: like one to write, but dimensions can be missing, of size 1, or of stride 0.
 pub fn read(random: &mut Random, data_type: DataType, sizes: &[u64]) -> TensorDesc {
     if random.below(3) == 0 {
         return packed(data_type, sizes);

@@ -14,7 +14,7 @@ fn windows_of_all_sizes_agree_with_the_host() {
         let size = 1 + random.below(7);
         let (alpha, beta, bias) = (0.1 + random.below(10) as f32 / 5.0, 0.25 * (1 + random.below(5)) as f32, 1.5);
         let kernel = Kernel::LocalResponseNormalization { size, alpha, beta, bias };
-        // Powers are the GPU's own.
+        // Powers are computed by the GPU's own function.
         compare(seed, &kernel, std::slice::from_ref(&x), std::slice::from_ref(&desc), 1e-5);
         let kernel = Kernel::LocalResponseNormalizationGradient { size, alpha, beta, bias };
         compare(seed, &kernel, &[dy, x], &[desc], 5e-5);

@@ -5,7 +5,7 @@ use forebay_base::{DataType, Kernel, TensorDesc};
 
 use crate::compare::{Random, RandomTensors, Tensor, compare, packed, strided};
 
-/// Logits and labels that fit, some of which are to be ignored, or are no class.
+/// Logits and matching labels, some of which are to be ignored or are not a class.
 fn logits_and_labels(random: &mut Random, desc: &TensorDesc, axis: usize, strange: bool) -> [Tensor; 2] {
     let mut logits = random.tensor(desc);
     logits.1.iter_mut().for_each(|x| *x *= 3.0);

@@ -1,5 +1,5 @@
-//! The kernels of the Vulkan device, each against the host's: random shapes and values, in place where that is allowed, and
-//! always twice, which has to give the same bits.
+//! The kernels of the Vulkan device, each compared with the host's, for random shapes and values, in place where that is allowed, and
+//! always twice, which must give the same bits.
 
 mod attention;
 mod compare;
@@ -28,7 +28,7 @@ use forebay_base::{DataType, Kernel};
 
 const ADD: Kernel = Kernel::Binary { op: BinaryOp::Add, activation: Activation::None };
 
-/// What a comparison makes of a device that computes something else: here, of operands that differ by `error`.
+/// Tests how a comparison judges a device that computes something else, simulated by operands that differ by `error`.
 fn host_against_itself(error: f64) {
     let mut random = Random::new(7);
     let desc = strided(DataType::Float32, &[3, 4], &[5, 1]);

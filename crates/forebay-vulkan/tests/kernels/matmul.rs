@@ -22,18 +22,18 @@ fn kernel(random: &mut Random, summand: bool) -> Kernel {
     }
 }
 
-/// Sums of k terms up to 4 in another order than the host's differ by a few units in the last place of their partial sums.
+/// Sums of k terms of at most 4 in a different order from the host's differ by a few units in the last place of their partial sums.
 fn tolerance(k: u64) -> f64 {
     1e-6 * (k as f64).sqrt()
 }
 
-/// Compares one product with sizes and a summand of a random kind.
+/// Compares one product of these sizes, with a random kind of summand.
 fn check_product(seed: u64, data_type: DataType, [m, n, k]: [u64; 3]) {
     let mut random = Random::new(seed);
     let summand = random.below(4);
     let kernel = kernel(&mut random, summand > 0);
     let Kernel::MatMul { transpose_a, transpose_b, .. } = kernel else { unreachable!() };
-    // Batches that broadcast against each other, from none to two dimensions.
+    // Batches of zero to two dimensions that broadcast against each other.
     let outer: Vec<u64> = (0..random.below(3)).map(|_| 1 + random.below(3)).collect();
     let mut operand = |rows: u64, columns: u64, transpose: bool| {
         let missing = random.below(outer.len() as u64 + 1) as usize;
@@ -59,7 +59,7 @@ fn check_product(seed: u64, data_type: DataType, [m, n, k]: [u64; 3]) {
         }
     };
     reads.extend(c.map(|desc| random.tensor(&desc)));
-    // The result has all batches, also those in which both operands broadcast.
+    // The result has all batches, including those in which both operands broadcast.
     compare(seed, &kernel, &reads, &[packed(data_type, &sizes)], tolerance(k) + rounding(data_type));
 }
 
@@ -80,7 +80,7 @@ fn products_at_the_lines_of_tiles_agree_with_the_host() {
     }
 }
 
-/// Enough tiles of 128 rows and columns for the device to take them, with rows that begin at multiples of 16 bytes, and without. Drivers
+/// Enough tiles of 128 rows and columns for the device to use them, with and without rows that begin at multiples of 16 bytes. Drivers
 /// that run on a processor take many seconds to compile each of these.
 #[test]
 fn products_of_many_tiles_agree_with_the_host() {
@@ -110,7 +110,7 @@ fn products_of_16_bits_at_the_lines_of_tiles_agree_with_the_host() {
     }
 }
 
-/// Some indices of an axis of a packed matrix, as a matrix of rows that may lie apart.
+/// Some indices of an axis of a packed matrix, as a matrix whose rows can have gaps between them.
 fn slice((desc, values): &Tensor, axis: usize, first: u64, end: u64) -> Tensor {
     let strides = desc.effective_strides();
     let mut sizes = desc.sizes().to_vec();
@@ -121,8 +121,8 @@ fn slice((desc, values): &Tensor, axis: usize, first: u64, end: u64) -> Tensor {
     (part, values[start as usize..(start + span) as usize].to_vec())
 }
 
-/// Rows, columns and terms that are computed apart, on the lines that base names, have the bits of the whole; and the parts
-/// are the host's. Results of factors of 16 bits are float32, and those in columns of 16 bits, too.
+/// Rows, columns and terms that are computed in parts, cut at the lines that forebay-base defines, have the bits of the whole, and parts
+/// agree with the host's. The results of 16-bit factors are float32; those in columns also have 16 bits.
 #[test]
 fn products_in_parts_have_the_bits_of_the_whole() {
     let Some(machine) = vulkan() else { return };
@@ -194,17 +194,17 @@ fn products_in_parts_have_the_bits_of_the_whole() {
     }
 }
 
-/// Products of two numbers of 16 bits are exact in float32: what remains is how numbers are widened and rounded.
+/// Products of two 16-bit numbers are exact in float32, so only how numbers are widened and rounded is left to compare.
 #[test]
 fn numbers_of_16_bits_are_widened_and_rounded_as_on_the_host() {
     let kernel = Kernel::product(false, false);
     let mut random = Random::new(7);
-    // All numbers; and some whose products are rounded, overflow, or become denormal.
+    // All numbers, and some whose products are rounded, overflow, or become denormal.
     let all = |value: fn(u16) -> f64| (0..=u16::MAX).map(value).collect::<Vec<_>>();
     let half = all(|bits| f16::from_bits(bits).to_f64());
     let factors = (0..6).map(|_| half[random.below(0x7c00) as usize]).chain([1.0]).collect();
     check_factors(&kernel, DataType::Float16, half, factors);
-    // Devices may take float32's own denormal numbers for 0, and bfloat16 has the same range.
+    // Devices can treat denormal float32 numbers as 0, and bfloat16 has the same range.
     let mut brain = all(|bits| bf16::from_bits(bits).to_f64());
     brain.retain(|&value| value == 0.0 || value.is_nan() || value.abs() > 1e-37);
     let factors = (0..6).map(|_| 1.0 + random.below(128) as f64 / 128.0).collect();

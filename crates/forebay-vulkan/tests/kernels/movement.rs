@@ -6,7 +6,7 @@ use forebay_base::{DataType, Kernel};
 use crate::compare::{Random, RandomTensors, compare, packed, strided};
 use crate::layout::{ALL, read, written};
 
-/// Types of elements of 4, 8, 2 and 1 bytes.
+/// Types with elements of 4, 8, 2 and 1 bytes.
 const TYPES: [DataType; 5] = [DataType::Float32, DataType::Float64, DataType::Float16, DataType::Int8, DataType::Int64];
 
 #[test]

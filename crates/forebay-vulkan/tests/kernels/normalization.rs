@@ -7,7 +7,7 @@ use crate::compare::{Random, RandomTensors, Tensor, compare, packed, strided};
 
 const EPSILON: f32 = 1e-3;
 
-/// A tensor row by row, with all channels of a row together.
+/// A tensor that is laid out row by row, with all channels of a row together.
 pub fn row_by_row(data_type: DataType, sizes: &[u64]) -> TensorDesc {
     let (channels, rows) = (sizes[1], sizes.get(2).copied().unwrap_or(1));
     let places: u64 = sizes[2..].iter().skip(1).product();
@@ -18,7 +18,7 @@ pub fn row_by_row(data_type: DataType, sizes: &[u64]) -> TensorDesc {
     strided(data_type, sizes, &strides[..sizes.len()])
 }
 
-/// Shapes of one chunk and of several, of whole images and of rows.
+/// Shapes of one and of several chunks, of whole images and of rows.
 pub const SHAPES: [&[u64]; 8] = [
     &[7, 3],
     &[5, 4, 6],
@@ -30,7 +30,7 @@ pub const SHAPES: [&[u64]; 8] = [
     &[1, 130, 3, 11],
 ];
 
-/// Both layouts of a shape, where there are rows.
+/// Both layouts of a shape, if it has rows.
 pub fn layouts(data_type: DataType, sizes: &[u64]) -> Vec<TensorDesc> {
     let mut all = vec![packed(data_type, sizes)];
     if sizes.len() > 2 {
@@ -39,7 +39,7 @@ pub fn layouts(data_type: DataType, sizes: &[u64]) -> Vec<TensorDesc> {
     all
 }
 
-/// Variances: not negative.
+/// Variances, which are not negative.
 pub fn variances(random: &mut Random, channel: &TensorDesc) -> Tensor {
     let (desc, values) = random.tensor(channel);
     (desc, values.into_iter().map(|x| 0.1 + x * x).collect())

@@ -47,7 +47,7 @@ fn adam_agrees() {
     }
 }
 
-/// Blocks that are full, and one that has a part of its elements, down to one; blocks of nothing.
+/// Full blocks, a block with only part of its elements, down to one, and blocks of zeros.
 #[test]
 fn adam_of_8_bits_agrees() {
     for (seed, count) in [(200, 4096), (201, 5000), (202, 257), (203, 33_000), (204, 3), (205, 1)] {
@@ -69,7 +69,7 @@ fn adam_of_8_bits_agrees() {
             reads.push(of_blocks);
         }
         if seed % 2 == 0 {
-            // A block of nothing.
+            // A block of zeros.
             [3, 5].into_iter().for_each(|scale: usize| reads[scale].1[0] = 0.0);
             reads[1].1.iter_mut().take(256).for_each(|gradient| *gradient = 0.0);
         }

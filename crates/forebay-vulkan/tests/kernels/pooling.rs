@@ -9,7 +9,7 @@ use crate::spatial::{Sliding, layout, sliding};
 const OPERATIONS: [PoolOp; 3] =
     [PoolOp::Max, PoolOp::Average { count_include_pad: true }, PoolOp::Average { count_include_pad: false }];
 
-/// Both directions of every operation. Values are few, so that there are ties; sums have a few dozen terms.
+/// Both directions of every operation. There are few distinct values, so that ties occur. Sums have a few dozen terms.
 fn check(seed: u64, random: &mut Random, Sliding { window, input, output }: &Sliding) {
     let (images, channels) = (1 + random.below(2), 1 + random.below(4));
     for op in OPERATIONS {
@@ -53,7 +53,7 @@ fn windows_beyond_the_padding_count_what_is_there() {
     check(50, &mut Random::new(50), &sliding);
 }
 
-/// Windows of 2^52 taps: every tap but those that see the input is skipped.
+/// Windows of 2^52 taps, of which all are skipped except those that see the input.
 #[test]
 fn windows_far_larger_than_the_input_agree() {
     let half = 1 << 25;

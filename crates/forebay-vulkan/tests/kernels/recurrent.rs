@@ -43,7 +43,7 @@ fn check(seed: u64, recurrence: &Recurrence, [steps, batch, units]: [u64; 3]) {
         values.iter_mut().for_each(|value| *value = (*value * 0.5) as f32 as f64);
         (desc, values)
     };
-    // A sum over many units is no larger than one over few.
+    // Weights are scaled so that a sum over many units is no larger than one over few.
     let mut weights = small(&floats(&[directions, columns, units]));
     weights.1.iter_mut().for_each(|weight| *weight = (*weight / (units as f64).sqrt()) as f32 as f64);
     let lengths = (0..batch).map(|sequence| ((steps + sequence) % (steps + 1)) as f64).collect();
@@ -70,7 +70,7 @@ fn check(seed: u64, recurrence: &Recurrence, [steps, batch, units]: [u64; 3]) {
     }
     let mut all = d_outputs;
     all.extend(reads);
-    // Any outputs will do: the gradient takes them as they are.
+    // Any outputs will do, because the gradient takes them as they are.
     all.push(small(&y));
     compare(seed, &Kernel::RecurrentGradient(recurrence.clone()), &all, &d_inputs, 1e-5);
 }
@@ -90,7 +90,7 @@ fn every_cell_agrees_in_every_direction() {
     }
 }
 
-/// One step, whose state is the same on both devices to the bit, so that it becomes the same steps.
+/// One step, whose state has the same bits on both devices, so that it is rounded to the same quantisation steps.
 #[test]
 fn states_in_steps_agree() {
     let usual = [RecurrentActivation::Sigmoid, RecurrentActivation::Tanh, RecurrentActivation::Tanh];

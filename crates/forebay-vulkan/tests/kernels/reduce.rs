@@ -16,7 +16,7 @@ const OPS: [ReduceOp; 8] = [
     ReduceOp::SumSquare,
 ];
 
-/// Sums are compensated: what remains is the rounding of terms and of results, next to the largest partial sum.
+/// Sums are compensated, so only the rounding of terms and of results remains, relative to the largest partial sum.
 fn tolerance(x: &Tensor, outputs: u64) -> f64 {
     let magnitude = x.1.iter().map(|x| x * x + x.abs()).sum::<f64>() / outputs as f64;
     if x.0.data_type().is_float() { 2e-7 * (1.0 + magnitude) } else { 0.0 }
@@ -30,7 +30,7 @@ fn check(seed: u64, op: ReduceOp, axes: &[usize], x: &Tensor) {
     compare(seed, &Kernel::Reduce { op, axes: axes.to_vec() }, std::slice::from_ref(x), &[y], tolerance);
 }
 
-/// A tensor whose axes lie in any order, some of them apart, some of them all in one place.
+/// A tensor whose axes are in any order, some of them with gaps, and some of them with all elements in one place.
 fn any_layout(random: &mut Random, data_type: DataType, sizes: &[u64]) -> TensorDesc {
     let mut order: Vec<usize> = (0..sizes.len()).collect();
     (1..sizes.len()).for_each(|i| order.swap(i, random.below(i as u64 + 1) as usize));
@@ -113,7 +113,7 @@ fn extremes_of_numbers_that_are_none_are_none() {
     }
 }
 
-/// Shapes with teams of one worker, of some, and of a whole workgroup.
+/// Shapes with teams of one worker, of several, and of a whole workgroup.
 const COLUMNS: [(&[u64], usize); 9] = [
     (&[5], 0),
     (&[3, 300], 1),

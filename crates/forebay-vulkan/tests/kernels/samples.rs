@@ -1,4 +1,4 @@
-//! Every kernel of the table, by its samples. The families' files compare more shapes and parameters.
+//! Every kernel of the table, on its samples. The files of the families compare more shapes and parameters.
 
 use forebay_base::kernel::samples::{self, Sample};
 use forebay_base::kernel::{AdamHyperparameters, KernelKind, SgdHyperparameters, Summing};
@@ -6,7 +6,7 @@ use forebay_base::{DataType, Kernel, TensorDesc};
 
 use crate::compare::{Random, RandomTensors, Tensor, check, compare, packed, portable, rounding};
 
-/// Values for an operand: positive numbers, which variances and logarithms need, and integers that are labels and indices of every
+/// Values for an operand: positive numbers, which variances and logarithms need, and integers that are valid labels and indices in every
 /// sample.
 fn values(random: &mut Random, desc: &TensorDesc) -> Tensor {
     if !desc.data_type().is_float() {
@@ -18,7 +18,7 @@ fn values(random: &mut Random, desc: &TensorDesc) -> Tensor {
     (desc, values)
 }
 
-/// What an optimizer reads last: not all numbers make sense there.
+/// The last operand that an optimizer reads, for which not all numbers make sense.
 fn hyperparameters(sample: &Sample) -> Option<Vec<f32>> {
     let (learning_rate, weight_decay) = (0.25, 0.01);
     match sample.kernel.facts().kind {
@@ -31,7 +31,7 @@ fn hyperparameters(sample: &Sample) -> Option<Vec<f32>> {
     }
 }
 
-/// The read of the logarithms of rows' sums. No score is larger than they are.
+/// The index of the logarithms of row sums among the reads. No score is larger than they are.
 fn logarithms(sample: &Sample) -> Option<usize> {
     let gradients =
         [KernelKind::AttentionGradient, KernelKind::AttentionQueryGradient, KernelKind::AttentionKeyGradient];
@@ -89,7 +89,7 @@ fn kernels_agree_without_float64_and_16_bit_storage() {
     }
 }
 
-/// Compilers that fuse or exchange operations would lose what two float32 hold together.
+/// Compilers that fuse or reorder operations would lose what two float32 hold together.
 #[test]
 fn sums_in_pairs_of_float32_have_48_bits() {
     let Some(machine) = portable() else { return };

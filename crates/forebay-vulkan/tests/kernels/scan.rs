@@ -10,7 +10,7 @@ use crate::spatial::sliding;
 fn orders_of_every_type_agree() {
     for (seed, data_type) in (0..).zip(DataType::NOT_NARROW.into_iter().cycle().take(39)) {
         let mut random = Random::new(seed);
-        // Rows that an invocation has alone, and rows that a workgroup has.
+        // Rows that belong to a single invocation, and rows that belong to a workgroup.
         let size = if seed % 3 == 0 { 129 + random.below(400) } else { 1 + random.below(40) };
         let [outer, inner] = [1 + random.below(3), 1 + random.below(3)];
         let k = 1 + random.below(size.min(20));

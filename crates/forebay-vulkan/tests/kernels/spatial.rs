@@ -1,19 +1,19 @@
-//! Windows over one to three spatial dimensions, and how the tensors under them lie.
+//! Windows over one to three spatial dimensions, and the layouts of the tensors under them.
 
 use forebay_base::kernel::Window;
 use forebay_base::{DataType, TensorDesc};
 
 use crate::compare::{Random, packed, strided};
 
-/// A window, and the spatial sizes that it looks at and from.
+/// A window, and the spatial sizes of its input and output.
 pub struct Sliding {
     pub window: Window,
     pub input: Vec<u64>,
     pub output: Vec<u64>,
 }
 
-/// A random window: asymmetric padding, gaps between taps, steps beyond the window. `extra` elements more than it needs at
-/// most; padding below the window's reach where `pools`, so that every window sees an element.
+/// A random window, with asymmetric padding, gaps between taps, and strides beyond the window. The input has at most `extra` elements more
+/// than it needs. If `pools`, padding is smaller than the window's reach, so that every window sees an element.
 pub fn sliding(random: &mut Random, rank: usize, extra: u64, pools: bool) -> Sliding {
     let mut window =
         Window { kernel: vec![], strides: vec![], dilations: vec![], pads_begin: vec![], pads_end: vec![] };
@@ -36,8 +36,8 @@ pub fn sliding(random: &mut Random, rank: usize, extra: u64, pools: bool) -> Sli
     Sliding { window, input, output }
 }
 
-/// A tensor \[images, channels, spatial]: packed, or one of more channels than its own; there with two dimensions or more
-/// also row by row, all channels of a row together.
+/// A tensor \[images, channels, spatial]: packed, or a part of one with more channels. With two or more spatial dimensions, it can also be
+/// laid out row by row, with all channels of a row together.
 pub fn layout(random: &mut Random, images: u64, channels: u64, spatial: &[u64]) -> TensorDesc {
     let sizes = [&[images, channels], spatial].concat();
     let mut strides = packed(DataType::Float32, &sizes).effective_strides();

@@ -1,4 +1,4 @@
-//! Sums over positions in parts: each against the host's, and all parts together against the whole, bit for bit.
+//! Sums over positions in parts. Each part is compared with the host's, and all parts together with the whole, bit for bit.
 
 use std::ops::Range;
 
@@ -34,7 +34,7 @@ fn check(seed: u64, x: &TensorDesc) {
     operands.push(variances(&mut random, &channel));
     let variance = operands[5].clone();
     let samples = (x.element_count() / channels) as f64;
-    // Sums are float64: of float32 there remain the differences of their terms.
+    // Sums are float64, so those of float32 numbers differ only because their terms do.
     let tolerance = if data_type == DataType::Float64 { 1e-12 } else { 1e-6 } * samples.sqrt();
     let results = [channel.clone(), channel.clone()];
     for (of, reads, others, results) in [
@@ -60,7 +60,7 @@ fn check(seed: u64, x: &TensorDesc) {
     }
 }
 
-/// Sums as they may be.
+/// Random sums that could occur.
 fn random_sums(random: &mut Random, of: Summing, table: &TensorDesc) -> Tensor {
     let mut sums = random.tensor(table);
     // The numbers of samples come last.
@@ -95,7 +95,7 @@ fn parts(tensor: &Tensor, axis: usize, lines: &[u64]) -> Vec<Tensor> {
     lines.windows(2).map(part).collect()
 }
 
-/// The leaves of a sum along an axis of what it reads first.
+/// The leaves of a sum along an axis of its first read.
 fn leaves(of: Summing, part: &[Tensor], axis: usize) -> Leaves {
     let reads: Vec<&TensorDesc> = part.iter().map(|tensor| &tensor.0).collect();
     let table = packed(DataType::Float64, &[of.rows(), 1]);
@@ -104,7 +104,7 @@ fn leaves(of: Summing, part: &[Tensor], axis: usize) -> Leaves {
     dimensions.into_iter().find(is_own).and_then(|one| one.leaves).expect("it is a sum along the axis")
 }
 
-/// The lines between parts, and between the nodes of the sum tree that they are made of; and the leaves of these nodes.
+/// The lines between the parts and between the nodes of the sum tree that make up the parts, and the leaves of these nodes.
 fn nodes(of: Summing, whole: &[Tensor], axis: usize, lines: &[u64]) -> (Vec<u64>, Vec<Range<u64>>) {
     let (own, size) = (leaves(of, whole, axis), whole[0].0.sizes()[axis]);
     let count = own.of_range(&(0..size), size).expect("all of them").end;
@@ -114,7 +114,7 @@ fn nodes(of: Summing, whole: &[Tensor], axis: usize, lines: &[u64]) -> (Vec<u64>
     (nodes.iter().map(|node| node.start).chain([count]).map(index).collect(), nodes)
 }
 
-/// The sums of all parts, which are nodes of the sum tree, added as it says, and what becomes of them.
+/// The sums of all parts, which are nodes of the sum tree, added along the tree, and the results computed from them.
 fn from_parts(
     machine: &Machine,
     of: Summing,
@@ -194,7 +194,7 @@ fn squared_errors_in_parts_have_the_bits_of_the_whole() {
         };
         let parts: Vec<Tensor> = pairs.iter().map(slopes).collect();
         same(&format!("gradient of {what}"), seed, &joined(&parts), &gradient[0].1);
-        // And each part as the host has it.
+        // Each part also agrees with the host's.
         let mut before = random.tensor(&table);
         before.1[1] = 5.0;
         let of = Summing::SquaredError;
@@ -257,7 +257,7 @@ fn layer_normalization_in_parts_has_the_bits_of_the_whole() {
         let slopes = |reads: &Vec<Tensor>| apply(machine, &kernel, reads, std::slice::from_ref(&reads[0].0)).remove(0);
         let parts: Vec<Tensor> = all.iter().map(slopes).collect();
         same(&format!("dx of {what}"), seed, &joined(&parts), &whole[0].1);
-        // And each part as the host has it.
+        // Each part also agrees with the host's.
         let before = random.tensor(&table);
         let tolerance = 1e-6 * (rows as f64).sqrt();
         compare(seed, &Kernel::Sums { of }, &summed[0], std::slice::from_ref(&table), tolerance);

@@ -1,9 +1,8 @@
-//! What the Khronos validation layer says: nothing where the barriers are there, and something for every kernel where one is
-//! left out, so that its silence means something.
+//! The messages of the Khronos validation layer: none if the barriers are present, and some for every kernel if one is left out, so that
+//! its silence is meaningful.
 //!
-//! Every operand that a kernel reads is filled before, and every one that it writes is read after. Two launches that write
-//! the same bytes are a hazard that the layer does not report (it takes it for one that it cannot tell from an update);
-//! the race checker does.
+//! Every operand that a kernel reads is filled before the launch, and every one that it writes is read afterwards. Two launches that write
+//! the same bytes are a hazard that the layer does not report (it cannot distinguish this from an update), but the race checker does.
 
 use forebay_base::kernel::samples::{self, Sample};
 use forebay_base::kernel::{KernelKind, UnaryOp};
@@ -12,7 +11,7 @@ use forebay_device::{Device, DeviceError};
 use forebay_testing::parts::skipped;
 use forebay_vulkan::{VulkanDevice, VulkanOptions};
 
-/// Bytes between operands.
+/// The number of bytes between operands.
 const APART: u64 = 256;
 
 struct Bench {
@@ -20,10 +19,10 @@ struct Bench {
     stream: StreamId,
 }
 
-/// A device under validation, where there are both.
+/// A device under validation, if both are available.
 ///
 /// # Panics
-/// Where there are not although `FOREBAY_REQUIRE` names vulkan.
+/// If they are not although `FOREBAY_REQUIRE` names vulkan.
 fn bench() -> Option<Bench> {
     let options = VulkanOptions { validate: true, cache: None, ..VulkanOptions::default() };
     let open = VulkanDevice::open(&options).and_then(|device| {
@@ -44,7 +43,7 @@ struct Bound<'a> {
     bench: &'a Bench,
     memory: MemoryId,
     launch: Launch,
-    /// Where a reader of an operand may write.
+    /// Where a reader of an operand can write.
     read_offset_bytes: u64,
 }
 
@@ -84,15 +83,15 @@ impl<'a> Bound<'a> {
         Command::Launch { stream: self.bench.stream, launch: Box::new(self.launch.clone()) }
     }
 
-    /// Whether a barrier of the launch's own may lie between what came before it and its use of an operand, or between that and what
-    /// comes after it: batch normalisation sums first where it keeps sums in a workspace, and uses what is of channels behind that.
+    /// Whether a barrier within the launch can separate its use of an operand from the commands before or after the launch. Batch
+    /// normalisation first computes sums if it keeps them in a workspace, and uses the operands with one element per channel after that.
     fn is_behind_a_barrier(&self, operand: &Binding) -> bool {
         let sums_first = [KernelKind::BatchNormalizationTraining, KernelKind::BatchNormalizationGradient]
             .contains(&self.launch.kernel.facts().kind);
         sums_first && self.launch.workspace.is_some() && operand.desc.sizes().len() == 1
     }
 
-    /// A launch that reads a region, whatever lies there.
+    /// A launch that reads a region, whatever it contains.
     fn reader(&self, region: Region) -> Command {
         let desc = TensorDesc::packed(DataType::Float32, &[region.range.len() / 4]).unwrap();
         let target = Region::new(self.memory, self.read_offset_bytes, region.range.len());
@@ -106,7 +105,7 @@ impl<'a> Bound<'a> {
         Command::Fill { stream: self.bench.stream, region, pattern: [0; 4] }
     }
 
-    /// What the layer says of two commands, with or without a barrier between them; what comes before and after is ordered.
+    /// The layer's messages about two commands, with or without a barrier between them. What comes before and after is ordered.
     fn messages(&self, first: Command, second: Command, barrier: bool) -> Vec<String> {
         let stream = self.bench.stream;
         let between = barrier.then_some(Command::Barrier { stream });
@@ -120,7 +119,7 @@ impl<'a> Bound<'a> {
             Err(DeviceError::Lost { reason }) => assert!(reason.contains("validation"), "{reason}"),
             Err(error) => panic!("{error}"),
         }
-        // What the failure kept from being waited for is done before anything else is tried.
+        // Work that was not waited for because of the failure is finished before anything else is tried.
         self.bench.device.synchronize(stream).unwrap();
         messages
     }
@@ -145,10 +144,10 @@ fn the_layer_sees_operands_of_16_bits_as_well() {
     judge(&bench, &samples::of_sixteen_bits());
 }
 
-/// Whether the layer says nothing of samples between barriers, and something of each operand of each without one.
+/// Asserts that the layer reports nothing for samples between barriers, and something for each operand of each sample without one.
 ///
 /// # Panics
-/// Where it does not.
+/// If it does not.
 fn judge(bench: &Bench, samples: &[Sample]) {
     let mut unseen = Vec::new();
     for sample in samples {

@@ -1,9 +1,9 @@
-//! Sums in several fixed accumulators of double precision: the order of summation depends on positions only, the loops become
-//! vector code, and a million single-precision numbers are summed without loss.
+//! Sums in several fixed double-precision accumulators: the order of summation depends only on positions, the loops become vector code, and
+//! a million single-precision numbers are summed without loss.
 
 use super::element::Float;
 
-/// Number of accumulators; element i of a run goes to accumulator i mod ACCUMULATORS.
+/// The number of accumulators; element i of a run goes to accumulator i mod ACCUMULATORS.
 pub(super) const ACCUMULATORS: usize = 16;
 
 /// `K` running sums.
@@ -66,7 +66,7 @@ impl<const K: usize> Accumulators<K> {
     }
 }
 
-/// The largest element, [`Float::LOWEST`] of none; NaN where one is.
+/// The largest element, [`Float::LOWEST`] if there is none, or NaN if any element is NaN.
 #[inline(always)]
 pub(super) fn largest<T: Float>(values: &[T]) -> T {
     let mut accumulators = [T::LOWEST; ACCUMULATORS];

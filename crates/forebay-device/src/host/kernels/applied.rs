@@ -1,14 +1,14 @@
-//! Functions that products and convolutions apply to what a task has just written, while it is in the cache.
+//! Functions that products and convolutions apply to a task's results while they are in the cache.
 
 use forebay_base::kernel::{Activation, UnaryOp};
 use forebay_base::{DataType, TensorDesc};
 
 use super::elementwise::apply;
 
-/// The function of an activation, which the host can apply to a result of this description; none where there are only limits.
+/// The function of an activation that the host can apply to a result with this descriptor, or `None` if the activation only has limits.
 ///
 /// # Errors
-/// A function that is not defined for float32, or a result of another type.
+/// Returns an error for a function that is not defined for float32, or for a result of another type.
 pub(super) fn function(activation: Activation, y: &TensorDesc) -> Result<Option<UnaryOp>, String> {
     let Some(function) = activation.function() else { return Ok(None) };
     if y.data_type() != DataType::Float32 {
@@ -18,13 +18,13 @@ pub(super) fn function(activation: Activation, y: &TensorDesc) -> Result<Option<
     Ok(Some(function))
 }
 
-/// Applies a function to some rows of `len` elements, which lie in three dimensions of these sizes and strides in elements.
+/// Applies a function to rows of `len` elements, which are arranged in three dimensions with these sizes and strides in elements.
 ///
 /// # Safety
-/// The elements must be readable and writable, and no one else's; the function comes from [`function`].
+/// The elements must be readable and writable and belong to no one else; the function comes from [`function`].
 pub(super) unsafe fn apply_to(function: UnaryOp, first: *mut f32, outer: [(usize, usize); 3], len: usize) {
     let (mut outer, mut len) = (outer, len);
-    // Rows that lie behind each other are one.
+    // Rows that are contiguous count as one.
     for dimension in (0..outer.len()).rev() {
         let (size, stride) = outer[dimension];
         if size != 1 && stride != len {

@@ -1,7 +1,7 @@
-//! Elementwise loops that work for every stride and in place, and still become vector code.
+//! Elementwise loops that work for any strides and in place, and still become vector code.
 //!
-//! A run is computed in blocks. An operand that lies with stride 1 elsewhere is read where it lies; one that is strided, or
-//! that is the very bytes being written, is first copied to a buffer. So the loop never sees two references to one byte.
+//! A run is computed in blocks. An operand that has stride 1 and is in different memory is read in place; one that is strided, or occupies
+//! the very bytes being written, is first copied to a buffer. So the loop never sees two references to the same byte.
 
 use std::cmp::Reverse;
 
@@ -11,7 +11,7 @@ use super::element::Element;
 use super::parallel::{Walk, broadcast_strides};
 use super::stored::Stored;
 
-/// y\[i] = f(a\[i]) for a run.
+/// Computes y\[i] = f(a\[i]) for a run.
 ///
 /// # Safety
 /// Every element must lie in its operand and be free to read or write; `y` may be the very bytes of `a` with stride 1.
@@ -38,7 +38,7 @@ where
     }
 }
 
-/// y\[i] = f(a\[i], b\[i]) for a run.
+/// Computes y\[i] = f(a\[i], b\[i]) for a run.
 ///
 /// # Safety
 /// As [`run1`]; `y` may be the very bytes of `a` or `b` or both.
@@ -72,7 +72,7 @@ pub(super) unsafe fn run2<A, B, Y>(
     }
 }
 
-/// y\[i] = f(a\[i], b\[i], c\[i]) for a run.
+/// Computes y\[i] = f(a\[i], b\[i], c\[i]) for a run.
 ///
 /// # Safety
 /// As [`run1`]; `y` may be the very bytes of any operand.
@@ -110,10 +110,10 @@ pub(super) unsafe fn run3<A, B, C, Y>(
     }
 }
 
-/// A walk in the order in which the last operand lies, whatever the order of its dimensions.
+/// A walk in the memory order of the last operand, regardless of the order of its dimensions.
 ///
 /// # Errors
-/// Where elements of its innermost runs lie apart.
+/// Returns an error if elements of its innermost runs are not adjacent.
 fn walk_of<const N: usize>(sizes: &[usize], strides: [Vec<isize>; N]) -> Result<Walk<N>, String> {
     let mut order: Vec<usize> = (0..sizes.len()).filter(|&dimension| sizes[dimension] > 1).collect();
     order.sort_by_key(|&dimension| Reverse(strides[N - 1][dimension]));
@@ -125,7 +125,7 @@ fn walk_of<const N: usize>(sizes: &[usize], strides: [Vec<isize>; N]) -> Result<
     Ok(Walk::new(&sizes, &strides))
 }
 
-/// y = f(a), elementwise over y's sizes; `a` may be strided and broadcasts.
+/// Computes y = f(a) elementwise over y's sizes; `a` may be strided and broadcasts.
 ///
 /// # Safety
 /// As [`super::run`], and the element types must be those of the views.
@@ -152,7 +152,7 @@ pub(super) unsafe fn map1<A: Element, Y: Element>(a: &View, y: &View, f: impl Fn
     Ok(())
 }
 
-/// y = f(a, b), elementwise over y's sizes; `a` and `b` may be strided and broadcast.
+/// Computes y = f(a, b) elementwise over y's sizes; `a` and `b` may be strided and broadcast.
 ///
 /// # Safety
 /// As [`map1`].
@@ -187,7 +187,7 @@ pub(super) unsafe fn map2<A: Element, B: Element, Y: Element>(
     Ok(())
 }
 
-/// y = f(a, b, c), elementwise over y's sizes; the operands may be strided and broadcast.
+/// Computes y = f(a, b, c) elementwise over y's sizes; the operands may be strided and broadcast.
 ///
 /// # Safety
 /// As [`map1`].

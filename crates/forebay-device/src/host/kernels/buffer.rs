@@ -1,4 +1,4 @@
-//! Blocks of operands: elements where they lie, or a copy of them in a buffer.
+//! Blocks of operands: the elements in place, or a copy of them in a buffer.
 
 use std::mem::MaybeUninit;
 
@@ -15,30 +15,30 @@ impl<T: Copy> Buffer<T> {
         Buffer([const { MaybeUninit::uninit() }; BLOCK])
     }
 
-    /// Room for up to [`BLOCK`] elements.
+    /// Returns room for up to [`BLOCK`] elements.
     #[inline(always)]
     pub fn room(&mut self, length: usize) -> &mut [MaybeUninit<T>] {
         &mut self.0[..length]
     }
 
-    /// A copy of up to [`BLOCK`] elements with stride 1.
+    /// Returns a copy of up to [`BLOCK`] elements with stride 1.
     ///
     /// # Safety
     /// The elements must be readable, and `length` at most [`BLOCK`].
     #[inline(always)]
     pub unsafe fn copy_of(&mut self, source: *const T, length: usize) -> &[T] {
-        // SAFETY: the source is readable by the caller's promise, the buffer long enough, and both are different memory.
+        // SAFETY: the source is readable by the caller's promise, the buffer is long enough, and the two do not overlap.
         unsafe {
             std::ptr::copy_nonoverlapping(source, self.0.as_mut_ptr().cast(), length);
             std::slice::from_raw_parts(self.0.as_ptr().cast(), length)
         }
     }
 
-    /// Elements with any stride, as a slice that does not overlap `written`: the operand itself where it may be.
+    /// Returns elements with any stride as a slice that does not overlap `written`: the operand itself if possible.
     ///
     /// # Safety
-    /// The elements must be readable and unwritten while the slice lives, except at `written` if the operand starts there;
-    /// `length` must be at most [`BLOCK`], unless they are read where they lie.
+    /// The elements must be readable and unwritten while the slice lives, except at `written` if the operand starts there; `length` must be
+    /// at most [`BLOCK`], unless they are read in place.
     #[inline(always)]
     pub unsafe fn load<Y>(&mut self, source: *const T, stride: isize, length: usize, written: *const Y) -> &[T] {
         // SAFETY: all accesses are to the elements that the caller promised.
@@ -64,7 +64,7 @@ impl<T: Copy> Buffer<T> {
 
 /// A run of elements to read.
 pub(super) trait Source<A>: Copy {
-    /// Some of them, from one of them on, as a slice that does not overlap what is written at `written`.
+    /// Returns some of the elements, starting at one of them, as a slice that does not overlap the elements written at `written`.
     ///
     /// # Safety
     /// As [`Buffer::load`].
@@ -73,13 +73,14 @@ pub(super) trait Source<A>: Copy {
 
 /// A run of elements to write, with stride 1.
 pub(super) trait Target<Y>: Copy {
-    /// Where an element lies.
+    /// The address of an element.
     fn address(self, first: usize) -> *const u8;
 
-    /// Writes some of them, from one of them on: what `fill` makes of them, which reads none of the elements that it is given.
+    /// Writes some of the elements, starting at one of them, with the values that `fill` stores. `fill` reads none of the elements that it
+    /// is given.
     ///
     /// # Safety
-    /// They must be writable and no one else's, and `length` at most [`BLOCK`].
+    /// The elements must be writable and belong to no one else, and `length` must be at most [`BLOCK`].
     unsafe fn write(self, first: usize, length: usize, buffer: &mut Buffer<Y>, fill: impl FnOnce(&mut [Y]));
 }
 

@@ -1,4 +1,4 @@
-//! Element types and the arithmetic that kernels need of them.
+//! Element types and the arithmetic on them that kernels need.
 
 use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
@@ -7,7 +7,7 @@ use half::{bf16, f16};
 
 use super::math;
 
-/// Anything that kernels move: plain bits, valid for every pattern.
+/// Anything that kernels move: plain data for which every bit pattern is valid.
 pub(super) trait Element: Copy + Send + Sync + 'static {
     /// All bits 0.
     const ZERO: Self;
@@ -45,11 +45,11 @@ impl Element for bf16 {
     const ZERO: bf16 = bf16::ZERO;
 }
 
-/// Numbers: integers wrap, divide by truncation and give 0 for a division by 0.
+/// Numbers. Integers wrap, and their division truncates and gives 0 for a divisor of 0.
 pub(super) trait Number: Element + PartialOrd {
-    /// The nearest number (integers truncate and saturate).
+    /// Converts to the nearest number (integers truncate and saturate).
     fn from_f64(value: f64) -> Self;
-    /// As a double.
+    /// Converts to a double.
     fn to_f64(self) -> f64;
     /// Sum.
     fn plus(self, other: Self) -> Self;
@@ -67,9 +67,9 @@ pub(super) trait Number: Element + PartialOrd {
     fn maximum(self, other: Self) -> Self;
     /// Magnitude.
     fn magnitude(self) -> Self;
-    /// What is left after division, with this number's sign; 0 for an integer divided by 0.
+    /// Remainder of a division, with this number's sign; 0 for an integer divided by 0.
     fn remainder(self, divisor: Self) -> Self;
-    /// What is left after division, with the divisor's sign; 0 for an integer divided by 0.
+    /// Remainder of a division, with the divisor's sign; 0 for an integer divided by 0.
     fn modulo(self, divisor: Self) -> Self {
         let left = self.remainder(divisor);
         let differs = (left < Self::ZERO) != (divisor < Self::ZERO);
@@ -77,7 +77,7 @@ pub(super) trait Number: Element + PartialOrd {
     }
 }
 
-/// Integers: their bits.
+/// Integers and operations on their bits.
 pub(super) trait Integer: Number {
     /// Bitwise and.
     fn bit_and(self, other: Self) -> Self;
@@ -85,14 +85,14 @@ pub(super) trait Integer: Number {
     fn bit_or(self, other: Self) -> Self;
     /// Bitwise exclusive or.
     fn bit_xor(self, other: Self) -> Self;
-    /// Bits moved to the left; 0 where there are no more of them, or the count is negative.
+    /// Bits shifted to the left; 0 if none are left, or if the count is negative.
     fn shift_left(self, count: Self) -> Self;
-    /// Bits moved to the right; 0 where there are no more of them, or the count is negative.
+    /// Bits shifted to the right; 0 if none are left, or if the count is negative.
     fn shift_right(self, count: Self) -> Self;
 }
 
-/// Real numbers. No function calls the system's library, whose last bit may be another one on another system. Inside `wide`, those of
-/// [`math`] and what is computed without a call become vector code.
+/// Real numbers. No function calls the system's library, whose last bit can differ between systems. Inside `wide`, the functions of
+/// [`math`] and everything that is computed without a call become vector code.
 pub(super) trait Float:
     Number
     + Default
@@ -105,17 +105,17 @@ pub(super) trait Float:
 {
     /// 1.
     const ONE: Self;
-    /// The smallest value: below every other.
+    /// The smallest value, below all others.
     const LOWEST: Self;
     /// Not a number.
     const NAN: Self;
     /// Square root.
     fn square_root(self) -> Self;
-    /// Largest integer not above.
+    /// Largest integer that is not above the number.
     fn floor(self) -> Self;
-    /// Smallest integer not below.
+    /// Smallest integer that is not below the number.
     fn ceil(self) -> Self;
-    /// The nearest integer; of two, the even one.
+    /// The nearest integer, with ties to even.
     fn round_to_even(self) -> Self;
     /// e to the power x.
     fn exponential(self) -> Self;
@@ -388,13 +388,13 @@ floats! {
     }
 }
 
-/// Numbers with the type in which reductions sum them.
+/// Numbers and the types in which reductions sum them.
 pub(super) trait Reducible: Number {
     /// The accumulator: double for real numbers, 64-bit for integers.
     type Sum: Number;
-    /// As an accumulator.
+    /// Converts to an accumulator.
     fn widen(self) -> Self::Sum;
-    /// From an accumulator; integers wrap.
+    /// Converts from an accumulator; integers wrap.
     fn sixteen_bit(sum: Self::Sum) -> Self;
 }
 
@@ -416,7 +416,7 @@ macro_rules! reducible {
 
 reducible! { f32 f64; f64 f64; i64 i64; i32 i64; i16 i64; i8 i64; u64 u64; u32 u64; u16 u64; u8 u64; }
 
-/// A value as an element's bit pattern, in the low bytes of a word.
+/// The bit pattern of a value as an element, in the low bytes of a word.
 pub(super) fn bits_of(value: f64, data_type: forebay_base::DataType) -> u64 {
     use forebay_base::DataType;
     use forebay_base::narrow::{self, Narrowing};
@@ -467,8 +467,8 @@ macro_rules! words {
 
 words! { u8 u16 u32 u64 }
 
-/// Runs an expression with a type name bound to the element type: `for_type!(data_type, floats, T => expression)`.
-/// Other types give an `Err` that names the type.
+/// Runs an expression with a type name bound to the element type: `for_type!(data_type, floats, T => expression)`. For other types, the
+/// result is an `Err` that names the type.
 macro_rules! for_type {
     ($data_type:expr, floats, $name:ident => $body:expr) => {
         match $data_type {

@@ -1,4 +1,5 @@
-//! Exchanges: what a process sends to itself. What goes to others is no work for a thread of the pool (`host/exchange.rs`).
+//! Exchanges: the data that a process sends to itself. Sending to other processes is not work for a thread of the pool
+//! (`host/exchange.rs`).
 
 use forebay_base::kernel::Exchange;
 use forebay_base::{ByteRange, Kernel};
@@ -6,7 +7,7 @@ use forebay_base::{ByteRange, Kernel};
 use super::{View, unsupported};
 use crate::device::DeviceError;
 
-/// An exchange with its operands, which fit.
+/// An exchange with operands that were checked.
 pub(crate) struct Exchanged<'a> {
     exchange: &'a Exchange,
     x: &'a View<'a>,
@@ -17,7 +18,7 @@ impl<'a> Exchanged<'a> {
     /// Checks that all ranges lie in the operands, and that there is one for each process.
     ///
     /// # Errors
-    /// [`DeviceError::Unsupported`] where they do not.
+    /// Returns [`DeviceError::Unsupported`] if they do not.
     pub fn new(exchange: &'a Exchange, reads: &'a [View], writes: &'a [View]) -> Result<Exchanged<'a>, DeviceError> {
         let refuse = |reason: String| unsupported(&Kernel::Exchange(exchange.clone()), reason);
         let ([x, ..], [y, ..]) = (reads, writes) else {
@@ -36,7 +37,7 @@ impl<'a> Exchanged<'a> {
         Ok(Exchanged { exchange, x, y })
     }
 
-    /// The addresses and lengths of what goes to a process, and of what comes from it.
+    /// The addresses and lengths of the data sent to a process, and of the data received from it.
     pub fn with(&self, process: usize) -> [Vec<(*mut u8, usize)>; 2] {
         let at =
             |view: &View, range: &ByteRange| (view.pointer.wrapping_add(range.start as usize), range.len() as usize);
@@ -44,10 +45,10 @@ impl<'a> Exchanged<'a> {
         [sends, self.exchange.receives[process].iter().map(|range| at(self.y, range)).collect()]
     }
 
-    /// Copies what a process sends to itself.
+    /// Copies the data that a process sends to itself.
     ///
     /// # Errors
-    /// [`DeviceError::Unsupported`] where it sends anything else than it receives.
+    /// Returns [`DeviceError::Unsupported`] if it does not send the same amounts as it receives.
     ///
     /// # Safety
     /// As [`super::run`].
@@ -58,17 +59,17 @@ impl<'a> Exchanged<'a> {
             return Err(unsupported(&Kernel::Exchange(self.exchange.clone()), reason));
         }
         for ((from, bytes), (to, _)) in sends.into_iter().zip(receives) {
-            // SAFETY: both lie in their operands, of which nothing writes what is read, by the caller's promise.
+            // SAFETY: both lie in their operands, and nothing writes the bytes that are read, by the caller's promise.
             unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
         }
         Ok(())
     }
 }
 
-/// Runs an exchange of a process that is alone.
+/// Runs an exchange of a single process.
 ///
 /// # Errors
-/// [`DeviceError::Unsupported`] for one between several processes.
+/// Returns [`DeviceError::Unsupported`] for an exchange between several processes.
 ///
 /// # Safety
 /// As [`super::run`].

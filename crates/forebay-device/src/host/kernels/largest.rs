@@ -1,19 +1,19 @@
 //! The largest elements of windows over planes: max pooling in whole vectors.
 //!
-//! Of each row of windows, the largest element of every column comes first, then that of adjacent columns. NaN counts as larger than all.
-//! Of zeros with both signs, the first one in this order counts. The largest elements of columns go into lines with negative infinity
-//! at both ends, so that the inner loops need no bounds.
+//! For each row of windows, the largest element of every column comes first, then that of adjacent columns. NaN counts as larger than all
+//! numbers. Of zeros with both signs, the first one in this order counts. The largest elements of columns go into lines with negative
+//! infinity at both ends, so that the inner loops need no bounds checks.
 
 use super::parallel::copy_run;
 use super::simd::{Vector, WIDTH_MAX, dispatch_wide};
 use super::thread_buffer::ELEMENTS_MAX;
 
-/// Most elements of a window along a dimension.
+/// The most elements of a window along a dimension.
 const WINDOW_MAX: usize = 16;
-/// Most elements of a plane, with its padding: larger ones are shared out row by row.
+/// The most elements of a plane with its padding: larger planes are divided row by row.
 const PLANE_MAX: usize = 64 * 1024;
 
-/// Planes of one size with their windows: rows, then columns.
+/// Planes of one size and their windows: rows, then columns.
 pub(super) struct Planes {
     pub input: [usize; 2],
     pub output: [usize; 2],
@@ -23,7 +23,7 @@ pub(super) struct Planes {
     pub pads: [usize; 2],
 }
 
-/// A plane's elements and where its results go, with the elements from row to row.
+/// A plane's elements and the destination of its results, each with the elements from row to row.
 pub(super) struct Plane<'a> {
     pub x: &'a [f32],
     pub x_pitch: usize,
@@ -31,7 +31,7 @@ pub(super) struct Plane<'a> {
     pub y_pitch: usize,
 }
 
-/// What windows are searched in.
+/// The data in which windows are searched.
 struct Search<'a> {
     planes: &'a Planes,
     x: *const f32,
@@ -44,7 +44,7 @@ struct Search<'a> {
 }
 
 impl Planes {
-    /// Whether planes are small enough to be copied, and windows to be seen in full.
+    /// Whether planes are small enough to be copied, and windows small enough to be seen in full.
     pub fn are_small(&self) -> bool {
         let is_small = |d: usize| self.kernel[d] <= WINDOW_MAX && self.dilations[d] <= PLANE_MAX;
         let [Some(rows), Some(pitch)] = [0, 1].map(|d| if is_small(d) { self.padded(d) } else { None }) else {
@@ -54,7 +54,7 @@ impl Planes {
         is_within && self.count() <= ELEMENTS_MAX
     }
 
-    /// Padded rows, or columns: what windows reach.
+    /// The number of padded rows or columns that windows reach.
     fn padded(&self, d: usize) -> Option<usize> {
         let seen = (self.output[d] - 1)
             .checked_mul(self.strides[d])?
@@ -62,7 +62,7 @@ impl Planes {
         Some(seen.max(self.pads[d].checked_add(self.input[d])?))
     }
 
-    /// Lines, and what is found, each with room for whole vectors behind it; elements.
+    /// The number of elements of the lines and of the results, each including room for whole vectors at the end.
     fn counts(&self) -> [usize; 2] {
         [self.pitch(), self.found_pitch()].map(|pitch| self.output[0] * pitch + 4 * WIDTH_MAX)
     }
@@ -72,7 +72,7 @@ impl Planes {
         self.padded(1).unwrap_or(PLANE_MAX)
     }
 
-    /// Columns at which windows are searched.
+    /// The number of columns at which windows are searched.
     fn found_pitch(&self) -> usize {
         match self.strides[1] {
             1 | 2 => self.output[1],
@@ -80,20 +80,20 @@ impl Planes {
         }
     }
 
-    /// Elements of the buffer that [`Planes::pool`] takes.
+    /// The number of buffer elements that [`Planes::pool`] takes.
     pub fn count(&self) -> usize {
         self.counts().iter().sum()
     }
 
-    /// Readies a buffer for planes of this size.
+    /// Prepares a buffer for planes of this size.
     pub fn prepare(&self, buffer: &mut [f32]) {
         buffer.fill(f32::NEG_INFINITY);
     }
 
-    /// The largest element of each window of a plane.
+    /// Finds the largest element of each window of a plane.
     ///
     /// # Panics
-    /// A buffer that is too small, or operands that do not hold the plane.
+    /// Panics if the buffer is too small, or if operands do not hold the plane.
     pub fn pool(&self, buffer: &mut [f32], plane: Plane) {
         let (lines, found) = buffer.split_at_mut(self.counts()[0]);
         let holds = |pitch: usize, [rows, columns]: [usize; 2], count: usize| (rows - 1) * pitch + columns <= count;
@@ -102,7 +102,7 @@ impl Planes {
         assert!(holds(plane.y_pitch, self.output, plane.y.len()), "an output of {} elements", plane.y.len());
         let Plane { x, x_pitch, y, y_pitch } = plane;
         let (x, lines, found_at) = (x.as_ptr(), lines.as_mut_ptr(), found.as_mut_ptr());
-        // SAFETY: the plane holds its rows, and the buffer's parts what windows reach, with whole vectors behind that.
+        // SAFETY: the plane holds its rows, and the buffer's parts hold everything that windows reach, followed by room for whole vectors.
         unsafe { search(&Search { planes: self, x, x_pitch, lines, pitch: self.pitch(), found: found_at }) };
         let [_, columns] = self.output;
         for (row, found) in found.chunks_exact(self.found_pitch()).take(self.output[0]).enumerate() {
@@ -114,7 +114,7 @@ impl Planes {
         }
     }
 
-    /// The taps through which a row of windows sees rows of the plane, and the row that the first one sees.
+    /// The taps through which a row of windows sees rows of the plane, and the row that the first tap sees.
     fn rows(&self, row: usize) -> (usize, usize) {
         let (start, dilation) = (row * self.strides[0], self.dilations[0]);
         let first = self.pads[0].saturating_sub(start).div_ceil(dilation).min(self.kernel[0]);
@@ -133,7 +133,7 @@ dispatch_wide! {
 /// As [`search`], and the CPU must have the vector's instructions.
 #[inline(always)]
 unsafe fn search_with<V: Vector>(search: &Search) {
-    // Row after row, and first all columns: a vector is read long after the two that it overlaps were written.
+    // Row after row, and all columns first: this way, a vector is read long after the two that it overlaps were written.
     for row in 0..search.planes.output[0] {
         // SAFETY: the caller's promises.
         unsafe { largest_of_columns::<V>(search, row) };
@@ -144,7 +144,7 @@ unsafe fn search_with<V: Vector>(search: &Search) {
     }
 }
 
-/// Puts the largest element of each column that a row of windows sees into its line.
+/// Writes the largest element of each column that a row of windows sees to its line.
 ///
 /// # Safety
 /// As [`search_with`].
@@ -174,8 +174,8 @@ unsafe fn largest_of_columns<V: Vector>(search: &Search, row: usize) {
     }
 }
 
-/// Puts the largest element of each of `width` columns into a line, in vectors of which the last may overlap the one before; false where
-/// one is wider.
+/// Writes the largest element of each of `width` columns to a line, in vectors of which the last may overlap the one before. Returns false
+/// if a vector is wider than that.
 ///
 /// # Safety
 /// As [`search_with`].
@@ -206,7 +206,7 @@ unsafe fn vectors_of_columns<V: Vector>(
     true
 }
 
-/// Puts the largest elements of the windows on a line into what is found. What is behind a row is written again as the next one.
+/// Writes the largest elements of the windows on a line to the results. Elements after the end of a row are overwritten by the next row.
 ///
 /// # Safety
 /// As [`search_with`].
@@ -214,7 +214,7 @@ unsafe fn vectors_of_columns<V: Vector>(
 unsafe fn largest_of_windows<V: Vector>(search: &Search, row: usize) {
     let Planes { kernel: [_, taps], dilations: [_, dilation], strides: [_, stride], .. } = *search.planes;
     let pitch = search.planes.found_pitch();
-    // SAFETY: there is room for whole vectors behind both.
+    // SAFETY: both are followed by room for whole vectors.
     unsafe {
         let (line, found) = (search.lines.add(row * search.pitch), search.found.add(row * pitch));
         for column in (0..pitch).step_by(V::WIDTH) {

@@ -1,18 +1,18 @@
-//! Elementary functions of single precision with the same bits on every processor: additions, products, quotients and fused
-//! multiply-adds, which IEEE 754 rounds in one way, and no call of the system's library. Those without branches become vector code;
-//! callers on hot paths run in [`super::parallel::wide`], because a fused multiply-add is a slow call where the processor's
-//! instruction for it is not enabled.
+//! Elementary single-precision functions with the same bits on every processor: they use additions, products, quotients and fused
+//! multiply-adds, which IEEE 754 rounds in only one way, and never call the system's library. Functions without branches become vector
+//! code. Callers on hot paths run in [`super::parallel::wide`], because a fused multiply-add is a slow call if the processor's instruction
+//! for it is not enabled.
 //!
-//! Errors are the largest over all numbers of single precision, as `cargo xtask accuracy` measures them.
+//! Errors are the largest over all single-precision numbers, as measured by `cargo xtask accuracy`.
 
 use std::f32::consts::{FRAC_1_SQRT_2, LOG2_E};
 
-/// Adding 1.5 x 2^23 rounds to the nearest integer, which then stands in the low bits.
+/// Adding 1.5 x 2^23 rounds to the nearest integer, which is then in the low bits.
 const ROUNDING: f32 = 12_582_912.0;
-/// ln 2 in two parts, of which the first times any exponent is exact.
+/// ln 2 in two parts; the product of the first part and any exponent is exact.
 const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
 
-/// A polynomial, its coefficients from the highest power to the lowest.
+/// Evaluates a polynomial; coefficients go from the highest power to the lowest.
 #[inline(always)]
 fn polynomial<const N: usize>(x: f32, coefficients: [f32; N]) -> f32 {
     let mut sum = coefficients[0];
@@ -27,7 +27,8 @@ fn power_of_two(exponent: i32) -> f32 {
     f32::from_bits((exponent.wrapping_add(127) as u32) << 23)
 }
 
-/// x = exponent ln 2 + rest, where the rest is at most ln 2 / 2 in size. x is limited to what gives neither 0 nor infinity; NaN passes.
+/// Splits x into exponent ln 2 + rest, where the rest is at most ln 2 / 2 in size. x is limited to numbers that give neither 0 nor
+/// infinity; NaN passes.
 #[inline(always)]
 fn without_powers_of_two(x: f32) -> (i32, f32) {
     let x = if x < -104.0 { -104.0 } else { x };
@@ -41,7 +42,7 @@ fn without_powers_of_two(x: f32) -> (i32, f32) {
 /// (e^x - 1 - x) / x^2 for numbers of at most ln 2 / 2 in size: the polynomial of Cephes' expf.
 const EXPONENTIAL: [f32; 6] = [1.987_569_1e-4, 1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
 
-/// e^x, within 0.9 units in the last place. exp(-inf) = 0, exp(inf) = inf, NaN stays; results below the normal range are denormal.
+/// e^x, within 0.9 units in the last place. exp(-inf) = 0, exp(inf) = inf, NaN stays NaN; results below the normal range are denormal.
 ///
 /// Source: the argument reduction and polynomial of Cephes' expf.
 #[inline(always)]
@@ -49,12 +50,12 @@ pub(super) fn exp_f32(x: f32) -> f32 {
     let (exponent, rest) = without_powers_of_two(x);
     let [a, b, c, d, e, f] = EXPONENTIAL;
     let power = polynomial(rest, [a, b, c, d, e, f, 1.0, 1.0]);
-    // Two factors, because 2^exponent alone may be out of range where the product is not.
+    // Two factors, because 2^exponent alone can be out of range when the product is not.
     let half = exponent >> 1;
     power * power_of_two(half) * power_of_two(exponent.wrapping_sub(half))
 }
 
-/// e^x - 1 without cancellation, within 1.5 units in the last place; NaN stays.
+/// e^x - 1 without cancellation, within 1.5 units in the last place; NaN stays NaN.
 #[inline(always)]
 pub(super) fn exp_minus_one_f32(x: f32) -> f32 {
     let (exponent, rest) = without_powers_of_two(x);
@@ -66,12 +67,12 @@ pub(super) fn exp_minus_one_f32(x: f32) -> f32 {
     power_minus_one.mul_add(scale, scale - power_of_two(other.wrapping_neg())) * power_of_two(other)
 }
 
-/// ln(x) + shift ln 2 of a normal, positive, finite number.
+/// ln(x) + shift ln 2 for a normal, positive, finite number.
 ///
 /// Source: Cephes' logf.
 #[inline(always)]
 fn ln_shifted(x: f32, shift: f32) -> f32 {
-    // Mantissa in sqrt(1/2) .. sqrt(2), so that the polynomial's argument is small on both sides of 1.
+    // The mantissa is in sqrt(1/2) .. sqrt(2), so that the polynomial's argument is small on both sides of 1.
     let bits = x.to_bits().wrapping_sub(FRAC_1_SQRT_2.to_bits());
     let exponent = ((bits as i32) >> 23) as f32 + shift;
     let rest = f32::from_bits((bits & 0x007f_ffff).wrapping_add(FRAC_1_SQRT_2.to_bits())) - 1.0;
@@ -94,13 +95,13 @@ fn ln_shifted(x: f32, shift: f32) -> f32 {
     exponent.mul_add(LN_2[0], rest + tail)
 }
 
-/// ln(x) of a normal, positive, finite number, within 0.9 units in the last place.
+/// ln(x) for a normal, positive, finite number, within 0.9 units in the last place.
 #[inline(always)]
 pub(super) fn ln_of_normal_f32(x: f32) -> f32 {
     ln_shifted(x, 0.0)
 }
 
-/// ln(x), within 0.9 units in the last place. ln(0) = -inf, ln(inf) = inf; NaN of negative numbers and NaN.
+/// ln(x), within 0.9 units in the last place. ln(0) = -inf, ln(inf) = inf; NaN for negative numbers and for NaN.
 #[inline(always)]
 pub(super) fn ln_f32(x: f32) -> f32 {
     const SHIFT: f32 = 23.0;
@@ -112,19 +113,19 @@ pub(super) fn ln_f32(x: f32) -> f32 {
     if x == 0.0 { f32::NEG_INFINITY } else { logarithm }
 }
 
-/// ln(1 + x) without cancellation, within 1.5 units in the last place. ln(1 - 1) = -inf, ln(1 + inf) = inf; NaN below -1 and of NaN.
+/// ln(1 + x) without cancellation, within 1.5 units in the last place. ln(1 - 1) = -inf, ln(1 + inf) = inf; NaN below -1 and for NaN.
 #[inline(always)]
 pub(super) fn ln_one_plus_f32(x: f32) -> f32 {
     let sum = 1.0 + x;
-    // What the sum lost below its last place.
+    // The part that the sum lost below its last place.
     let lost = (x - (sum - 1.0)) / sum;
     let logarithm = ln_f32(sum);
     if sum > 0.0 && sum < f32::INFINITY { logarithm + lost } else { logarithm }
 }
 
-/// The error function, within 7 units in the last place (4e-7); NaN stays.
+/// The error function, within 7 units in the last place (4e-7); NaN stays NaN.
 ///
-/// Source: the rational approximation of Eigen and XLA between two limits, beyond which the result is -1 or 1.
+/// Source: the rational approximation of Eigen and XLA, which is used between two limits; beyond them the result is -1 or 1.
 #[inline(always)]
 pub(super) fn erf_f32(x: f32) -> f32 {
     const LIMIT: f32 = 3.832_507;
@@ -134,13 +135,13 @@ pub(super) fn erf_f32(x: f32) -> f32 {
         [-2.726_142e-10, 2.770_681_4e-8, -2.101_024e-6, -5.692_506_4e-5, -7.349_906e-4, -2.954_6e-3, -1.609_603_3e-2],
     );
     let denominator = polynomial(z, [-1.456_607_2e-5, -2.133_740_6e-4, -1.682_827e-3, -7.373_329e-3, -1.426_473_9e-2]);
-    // The quotient first: a product with a number near the smallest would lose its digits.
+    // The quotient first: a product with a number near the smallest would lose digits.
     let inside = x * (numerator / denominator);
     let inside = if x <= -LIMIT { -1.0 } else { inside };
     if x >= LIMIT { 1.0 } else { inside }
 }
 
-/// Hyperbolic tangent, within 1.4 units in the last place; NaN stays.
+/// Hyperbolic tangent, within 1.4 units in the last place; NaN stays NaN.
 ///
 /// Source: Cephes' tanhf.
 #[inline(always)]
@@ -153,7 +154,7 @@ pub(super) fn tanh_f32(x: f32) -> f32 {
     if size < 0.625 { small } else { large }
 }
 
-/// Inverse hyperbolic cosine; NaN below 1, where `libm` gives a number for some.
+/// Inverse hyperbolic cosine; NaN below 1, where `libm` gives a number in some cases.
 pub(super) fn acosh_f32(x: f32) -> f32 {
     if x < 1.0 { f32::NAN } else { libm::acoshf(x) }
 }
@@ -172,7 +173,7 @@ pub(super) fn power_f32(x: f32, y: f32) -> f32 {
     if x == -1.0 && y.is_infinite() {
         return 1.0;
     }
-    // In double precision the logarithm has digits enough for any exponent of single precision.
+    // In double precision, the logarithm has enough digits for any single-precision exponent.
     let size = libm::exp2(f64::from(y) * libm::log2(f64::from(x.abs()))) as f32;
     let is_integer = y == y.trunc();
     // Integers from 2^24 on are even.
@@ -193,14 +194,14 @@ mod tests {
     use super::super::parallel::widest;
     use super::*;
 
-    /// A function of single precision, the same in double precision, and how many units in the last place it may be away.
+    /// A single-precision function, the same function in double precision, and the allowed error in units in the last place.
     struct Function {
         name: &'static str,
         /// Values at `from[i]`.
         single: fn(&[f32], &mut [f32]),
         double: fn(f64) -> f64,
         most_ulps: f64,
-        /// How far it may be from the exact result where that is close to 0 and digits are lost.
+        /// The allowed distance from the exact result if that is close to 0 and digits are lost.
         most_absolute: f64,
     }
 
@@ -228,13 +229,13 @@ mod tests {
         "tanh" tanh_f32, libm::tanh, 1.4, 0.0;
     };
 
-    /// The distance between neighbouring numbers of single precision at a number.
+    /// The distance between adjacent single-precision numbers at a number.
     fn ulp(exact: f64) -> f64 {
         let size = (exact.abs() as f32).clamp(f32::MIN_POSITIVE, f32::MAX);
         f64::from(f32::from_bits(size.to_bits() & 0x7f80_0000)) / 8_388_608.0
     }
 
-    /// The largest error in units in the last place over every `step`th number from some bits on, and the number.
+    /// The largest error in units in the last place over every `step`th number starting from some bits, and the number where it occurs.
     fn largest_error(function: &Function, start: u32, count: u64, step: u64) -> (f64, f32) {
         let mut worst = (0.0, 0.0);
         let mut numbers = (0..count).step_by(step as usize).map(|i| f32::from_bits(start.wrapping_add(i as u32)));
@@ -255,7 +256,7 @@ mod tests {
                 let distance = (f64::from(value) - exact).abs();
                 let error = if value.is_finite() { distance / ulp(exact) } else { f64::INFINITY };
                 let is_exempt = distance <= function.most_absolute;
-                // Beyond the largest number, infinity is as near.
+                // Beyond the largest number, infinity is just as near.
                 let overflows = value.is_infinite() && exact.abs() > f64::from(f32::MAX) * (1.0 - 1e-7);
                 if !is_exempt && !overflows && (error > worst.0 || error.is_nan()) {
                     worst = (error, x);
@@ -338,7 +339,7 @@ mod tests {
         }
     }
 
-    /// What differs between a vector and a call of the system's library would change bits with the instructions.
+    /// If vectors differed from a call of the system's library, bits would change with the instructions.
     #[test]
     fn vectors_and_single_numbers_have_the_same_bits() {
         for function in &FUNCTIONS {

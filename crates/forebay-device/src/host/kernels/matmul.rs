@@ -1,4 +1,4 @@
-//! Matrix products with broadcast batches: tile by tile of the result, each of which is a sum over blocks of terms. Tiles of 16 bits are
+//! Matrix products with broadcast batches, computed tile by tile of the result. Each tile is a sum over blocks of terms. 16-bit tiles are
 //! rounded once, from sums in float32.
 
 use forebay_base::Kernel;
@@ -15,18 +15,18 @@ use super::thread_buffer::{ELEMENTS_MAX, with_buffer};
 use super::{View, unsupported};
 use crate::device::DeviceError;
 
-/// Rows and columns of one task's tile; fewer rows where more sums wait than a thread has room for.
+/// Rows and columns of one task's tile; there are fewer rows if more sums wait than a thread has room for.
 const TILE_ROWS: usize = PRODUCT_ROWS as usize;
 const TILE_COLUMNS: usize = PRODUCT_COLUMNS as usize;
-/// Columns of a tile of few rows or terms, whose time is that of reading b and writing c: longer pieces of rows are faster.
+/// Columns of a tile of few rows or terms, whose time goes into reading b and writing c: longer pieces of rows are faster.
 const TILE_COLUMNS_FEW: usize = 4 * TILE_COLUMNS;
 /// With more terms, and more rows than [`FEW_ROWS`], tiles are as narrow as [`TILE_COLUMNS`].
 const FEW_TERMS: usize = PRODUCT_TERMS as usize / 4;
 
-/// Where there are several threads, as many tasks for each of them keep all busy to the end.
+/// With several threads, this many tasks per thread keep all of them busy to the end.
 const TASKS_PER_THREAD: usize = 4;
 
-/// Columns of a task's tile, where `others` tasks stand next to each other already: whole panels, and fewer of them where there would
+/// The number of columns of a task's tile if there are already `others` tasks side by side: whole panels, and fewer of them if there would
 /// be few tasks. No bit depends on it.
 fn tile_columns(others: usize, (rows, n, k): (usize, usize, usize), threads: usize) -> usize {
     let columns_max = if rows <= FEW_ROWS || k <= FEW_TERMS { TILE_COLUMNS_FEW } else { TILE_COLUMNS } / PANEL * PANEL;
@@ -35,7 +35,7 @@ fn tile_columns(others: usize, (rows, n, k): (usize, usize, usize), threads: usi
     n.div_ceil(tiles).next_multiple_of(PANEL)
 }
 
-/// One product's numbers.
+/// The numbers of one product.
 struct Product {
     k: usize,
     alpha: f32,
@@ -77,7 +77,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     if batches.is_empty() {
         return Ok(());
     }
-    // What is computed of y: its columns from the first on.
+    // The part of y that is computed: its columns from the first one on.
     let mut sizes = y.sizes();
     if let Some(columns) = sizes.last_mut() {
         *columns = n;
@@ -111,7 +111,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
         let (batch, tile) = (task / (row_tiles * column_tiles), task % (row_tiles * column_tiles));
         let (row, column) = (tile / column_tiles * tile_rows, tile % column_tiles * tile_columns);
         let tile = Tile { row, column, rows: tile_rows.min(m - row), columns: tile_columns.min(n - column) };
-        // SAFETY: batch offsets lie inside the operands; every task writes a tile of its own.
+        // SAFETY: batch offsets lie inside the operands; every task writes a different tile.
         unsafe {
             let y = out.at((batch * m * y_pitch + first) as isize);
             let summand = c.as_ref().map(|(base, strides)| summand(*base, strides, &sizes, batch));
@@ -121,14 +121,14 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     Ok(())
 }
 
-/// Rows of a tile: as many as the calling thread's buffer has room for.
+/// The number of rows of a tile: as many as the calling thread's buffer has room for.
 fn tile_rows(k: usize, factors: (StoredMatrix, StoredMatrix), y: Stored<f32>) -> usize {
     let count = |rows: usize| buffer_count((rows, TILE_COLUMNS, k), factors) + y.room(rows * TILE_COLUMNS);
     let mut halved = (0..TILE_ROWS.ilog2()).map(|halvings| TILE_ROWS >> halvings);
     halved.find(|&rows| count(rows) <= ELEMENTS_MAX).unwrap_or(1)
 }
 
-/// Elements from row to row. Rows of a single matrix may lie apart; batches are packed.
+/// The number of elements from row to row. Rows of a single matrix may lie apart; batches are packed.
 fn row_pitch(view: &View) -> Result<usize, String> {
     let (sizes, strides) = (view.sizes(), view.desc.effective_strides());
     let rank = sizes.len();
@@ -140,15 +140,15 @@ fn row_pitch(view: &View) -> Result<usize, String> {
     Ok(sizes.last().copied().unwrap_or(1))
 }
 
-/// Fills a row of a tile with a row of what is added to it, times a factor.
+/// Fills a row of a tile with a row of the summand, times a factor.
 ///
 /// # Safety
-/// The first row of the summand must have as many elements; as many must be writable at `target`, and no one else's.
+/// The first row of the summand must have as many elements; as many must be writable at `target` and belong to no one else.
 unsafe fn fill_row(summand: StoredMatrix, factor: f32, target: *mut f32, columns: usize) {
     let mut buffer = Buffer::new();
     for start in (0..columns).step_by(BLOCK) {
         let count = BLOCK.min(columns - start);
-        // SAFETY: the caller's promises; a summand in the place of the result is copied first.
+        // SAFETY: the caller's promises; a summand in the memory of the result is copied first.
         let (line, values) = unsafe {
             let target = target.add(start);
             let elements = (summand.elements, summand.column_stride);
@@ -159,7 +159,7 @@ unsafe fn fill_row(summand: StoredMatrix, factor: f32, target: *mut f32, columns
     }
 }
 
-/// The matrix that is added in a batch: its strides may be 0.
+/// The summand of a batch; its strides may be 0.
 ///
 /// # Safety
 /// The batch must exist.
@@ -175,7 +175,7 @@ unsafe fn summand(base: Stored<f32>, strides: &[isize], sizes: &[usize], batch: 
     StoredMatrix { elements: unsafe { base.at(offset) }, row_stride, column_stride: strides[sizes.len() - 1] }
 }
 
-/// By batch of y: the batches of a and b, broadcast as NumPy does.
+/// For each batch of y, the batches of a and b, broadcast as in NumPy.
 fn batches(a: &View, b: &View, y: &View) -> Result<Vec<(usize, usize)>, String> {
     let outer = |view: &View| {
         let sizes = view.sizes();
@@ -218,10 +218,10 @@ struct Tile {
     columns: usize,
 }
 
-/// One tile of one batch. The summand is read before the tile is written, so it may be the tile itself.
+/// Computes one tile of one batch. The summand is read before the tile is written, so it may be the tile itself.
 ///
 /// # Safety
-/// The matrices must be those of the batch, `y` with its row pitch; the tile must be no one else's.
+/// The matrices must be those of the batch, `y` with its row pitch; the tile must belong to no one else.
 unsafe fn tile_product(
     product: &Product,
     tile: &Tile,
@@ -240,7 +240,7 @@ unsafe fn tile_product(
             Some(y) => Matrix::rows(y, y_pitch),
             None => Matrix::rows(rounded.as_mut_ptr(), columns),
         };
-        // SAFETY: the tile and the summand lie in the operands by the caller's promise; rows of sums are no one else's.
+        // SAFETY: the tile and the summand lie in the operands by the caller's promise; rows of sums belong to no one else.
         unsafe {
             if let Some(summand) = summand {
                 for i in 0..rows {
@@ -306,7 +306,7 @@ mod tests {
         }
     }
 
-    /// However few rows there are, whose products are computed in a way of their own.
+    /// However few rows there are, although products of few rows are computed differently.
     #[test]
     fn rows_have_the_bits_that_they_have_among_others() {
         let mut random = Random::new(5);
@@ -326,7 +326,7 @@ mod tests {
         }
     }
 
-    /// Factors that are stored transposed are read in ways of their own, as are results of few columns.
+    /// Transposed factors are read in different ways, as are results of few columns.
     #[test]
     fn transposed_factors_have_the_bits_of_others() {
         let mut random = Random::new(6);
@@ -377,7 +377,7 @@ mod tests {
         assert_close(&y[0].values(), &expected, 1e-5, "batches");
     }
 
-    /// What a product applies to its result has the bits that a kernel of its own gives it.
+    /// An activation that a product applies to its result gives the same bits as a separate kernel.
     #[test]
     fn activations_give_the_bits_of_a_kernel_behind() {
         let mut random = Random::new(3);
@@ -400,13 +400,13 @@ mod tests {
         }
     }
 
-    /// Blocks of terms that are multiplied apart, and added as the sum tree says, are the product; and so are the halves of the tree.
+    /// Blocks of terms that are multiplied separately and added along the sum tree give the product, and so do the halves of the tree.
     #[test]
     fn blocks_of_terms_are_added_in_the_tree() {
         let mut random = Random::new(3);
         for case in 0..60 {
             let (ta, tb, blocks) = (case & 1 == 1, case & 2 == 2, 1 + case % 9);
-            // Vectors, columns of a tile by themselves, and few terms of the last block are multiplied in ways of their own.
+            // Vectors, a tile's single columns, and few terms in the last block are multiplied in different ways.
             let [m, n] = match case % 5 {
                 0 => [1, 1 + random.below(270)],
                 1 => [1 + random.below(140), 1],
@@ -415,7 +415,7 @@ mod tests {
             };
             let k = (blocks - 1) * PRODUCT_TERMS + 1 + random.below(if case % 3 == 0 { 3 } else { PRODUCT_TERMS });
             let (av, bv) = (random.values((m * k) as usize), random.values((k * n) as usize));
-            // The product of some of the terms, from packed copies of what they are in the factors.
+            // The product of some of the terms, from packed copies of these terms in the factors.
             let product = |terms: std::ops::Range<u64>| {
                 let of = |values: &[f64], others: u64, terms_last: bool| {
                     let count = terms.end - terms.start;

@@ -1,8 +1,8 @@
 //! Kernels of the host device: one family per file.
 //!
-//! Rules that make results a function of operands alone: work is cut into chunks whose lines depend on shapes only, never
-//! on the number of threads; partial results are combined in a tree over the chunks (`forebay_base::sum_tree`); rayon only decides
-//! which thread computes a chunk.
+//! Rules that make results a function of operands alone: work is cut into chunks whose boundaries depend only on shapes, never on the
+//! number of threads; partial results are combined in a tree over the chunks (`forebay_base::sum_tree`); rayon only decides which thread
+//! computes a chunk.
 
 mod accumulators;
 mod applied;
@@ -51,12 +51,12 @@ pub(crate) use view::View;
 /// Bytes of packing buffers that kernels keep for each thread; they count as host memory.
 pub(crate) const PACKING_BYTES_PER_THREAD: u64 = 2 << 20;
 
-/// Runs one kernel on the current rayon pool, or on the calling thread within [`alone`]. Operands are those of the kernel's row in [`forebay_base::kernel`].
+/// Runs one kernel on the current rayon pool, or on the calling thread within [`alone`]. Operands are those of the kernel's row in
+/// [`forebay_base::kernel`].
 ///
 /// # Safety
-/// Every view must point to live memory of at least its descriptor's total size, aligned to 16 bytes. Nothing else may
-/// write what is read or touch what is written while this runs. A write may be the same bytes as a read only where
-/// [`Kernel::in_place`] says so.
+/// Every view must point to live memory of at least its descriptor's total size, aligned to 16 bytes. Nothing else may write memory that is
+/// read, or touch memory that is written, while this runs. A write may be the same bytes as a read only if [`Kernel::in_place`] says so.
 pub(crate) unsafe fn run(
     kernel: &Kernel,
     reads: &[View],
@@ -122,11 +122,11 @@ pub(crate) unsafe fn run(
     }
 }
 
-/// The first index of a launch that is out of range: where it stands among the indices, the index, and the number of entries to
-/// choose from.
+/// Returns the first index of a launch that is out of range: its position among the indices, the index, and the number of entries to choose
+/// from.
 ///
 /// # Errors
-/// Operands that cannot be indices.
+/// Returns an error for operands that cannot be indices.
 ///
 /// # Safety
 /// As [`run`].
@@ -144,7 +144,7 @@ fn unsupported(kernel: &Kernel, reason: String) -> DeviceError {
     DeviceError::Unsupported { kernel: kernel.name(), reason }
 }
 
-/// Temporary bytes that a kernel needs; an error where the host cannot run it with these operands.
+/// Returns the temporary bytes that a kernel needs, or an error if the host cannot run it with these operands.
 pub(crate) fn workspace_bytes(
     kernel: &Kernel,
     reads: &[TensorDesc],

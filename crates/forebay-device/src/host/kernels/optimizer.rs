@@ -78,23 +78,23 @@ unsafe fn update<T: Float>(kernel: &Kernel, reads: &[View], writes: &[View]) -> 
     }
 }
 
-/// What Adam computes with in a step.
+/// The numbers with which Adam computes a step.
 #[derive(Clone, Copy)]
 struct AdamNumbers<T> {
     step_size: T,
     root_correction: T,
-    /// beta1, 1 - beta1.
+    /// beta1 and 1 - beta1.
     first: [T; 2],
-    /// beta2, 1 - beta2.
+    /// beta2 and 1 - beta2.
     second: [T; 2],
     epsilon: T,
-    /// Decay acts on the gradient or on the parameter; the other factor does nothing.
+    /// Decay acts either on the gradient or on the parameter; the other factor has no effect.
     decay: T,
     kept: T,
 }
 
 impl<T: Float> AdamNumbers<T> {
-    /// From the last two reads: step and hyperparameters.
+    /// Reads the numbers from the last two operands: step and hyperparameters.
     ///
     /// # Safety
     /// As [`super::run`].
@@ -134,13 +134,13 @@ impl<T: Float> AdamNumbers<T> {
     }
 }
 
-/// A gradient and what decay adds to it. Without decay a parameter adds nothing, also where it is infinite, as in a mask.
+/// Adds decay to a gradient. Without decay, a parameter adds nothing, even if it is infinite, as in a mask.
 #[inline(always)]
 fn decayed<T: Float>(gradient: T, decay: T, parameter: T) -> T {
     if decay == T::ZERO { gradient } else { gradient + decay * parameter }
 }
 
-/// The elements of the hyperparameters, which are the last operand.
+/// Reads the elements of the hyperparameters, which are the last operand.
 ///
 /// # Safety
 /// As [`super::run`].
@@ -154,8 +154,8 @@ unsafe fn hyperparameters<const N: usize>(reads: &[View]) -> Result<[f32; N], St
     Ok(std::array::from_fn(|i| unsafe { *pointer.at(i as isize) }))
 }
 
-/// Updates packed operands of one size block by block: copies of a block of every input are updated by `f`, and some of them
-/// (given by number) become outputs. So outputs may be the very bytes of inputs.
+/// Updates packed operands of one size block by block: `f` updates copies of a block of every input, and some of them (given by number)
+/// become outputs. So outputs can be the same bytes as inputs.
 ///
 /// # Safety
 /// As [`super::run`], and the views must be of type `T`.
@@ -214,7 +214,7 @@ mod tests {
         Tensor::new(&shape, &elements.iter().copied().map(f64::from).collect::<Vec<_>>())
     }
 
-    /// A mask that trains along, without decay.
+    /// A mask that is trained along with other parameters, without decay.
     #[test]
     fn infinite_parameters_stay_as_they_are() {
         let (p, g, zero) = (given(&[f32::NEG_INFINITY, 2.0]), given(&[0.0, 1.0]), given(&[0.0, 0.0]));

@@ -1,4 +1,4 @@
-//! Elements in an order along an axis.
+//! The order of elements along an axis.
 
 use forebay_base::{DataType, Kernel};
 
@@ -10,12 +10,12 @@ use crate::device::DeviceError;
 /// The highest bit of a key.
 const SIGN: u64 = 1 << 63;
 
-/// How elements become keys that are less the earlier they come.
+/// How elements become keys: the earlier an element comes, the smaller its key.
 #[derive(Clone, Copy)]
 struct Keys {
-    /// What brings an element's bits to the upper end of a key.
+    /// The shift that brings an element's bits to the upper end of a key.
     shift: u32,
-    /// The bits of infinity there; none for integers.
+    /// The bits of infinity there, or `None` for integers.
     infinity: Option<u64>,
     is_signed: bool,
     largest: bool,
@@ -52,7 +52,7 @@ impl Keys {
     }
 }
 
-/// An element's bits in the low ones of a word.
+/// An element's bits as the low bits of a word.
 trait Bits: Element {
     fn bits(self) -> u64;
 }
@@ -103,7 +103,7 @@ unsafe fn top_k(axis: usize, keys: Keys, last: bool, x: &View, y: &View) -> Resu
             let mut order: Vec<(u64, usize)> = Vec::new();
             for row in rows {
                 let (start, to) = (row / inner * size * inner + row % inner, row / inner * k * inner + row % inner);
-                // Of equal keys the lower number comes first.
+                // Among equal keys, the lower number comes first.
                 let numbered = |i: usize| {
                     // SAFETY: an element of x, which no one writes.
                     let bits = unsafe { *x.at((start + i * inner) as isize) }.bits();
@@ -122,7 +122,7 @@ unsafe fn top_k(axis: usize, keys: Keys, last: bool, x: &View, y: &View) -> Resu
                 }
                 for (place, &(_, number)) in order.iter().enumerate() {
                     let index = if last { size - 1 - number } else { number };
-                    // SAFETY: an element of y, of this row alone.
+                    // SAFETY: an element of y that belongs to this row alone.
                     unsafe { *target.at((to + place * inner) as isize) = index as i64 };
                 }
             }

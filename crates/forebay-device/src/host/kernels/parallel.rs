@@ -1,6 +1,6 @@
-//! How kernels share out work: fixed chunks, strided walks, vector code.
+//! How kernels divide work: fixed chunks, strided walks, vector code.
 //!
-//! Reduction block boundaries depend on shapes only. Rayon decides which thread computes a chunk, never what a chunk is, so results are
+//! Reduction block boundaries depend only on shapes. Rayon decides which thread computes a chunk, never how chunks are cut, so results have
 //! the same bits for every number of threads.
 
 use std::cell::Cell;
@@ -27,13 +27,13 @@ impl<T> Clone for Pointer<T> {
 
 impl<T> Copy for Pointer<T> {}
 
-// SAFETY: an address; who may access the bytes when is the promise of `kernels::run`'s caller and of each kernel's chunking.
+// SAFETY: this is only an address; `kernels::run`'s caller and each kernel's chunking promise who may access the bytes and when.
 unsafe impl<T> Send for Pointer<T> {}
 // SAFETY: as for `Send`.
 unsafe impl<T> Sync for Pointer<T> {}
 
 impl<T> Pointer<T> {
-    /// An address as it is.
+    /// Wraps an address.
     pub fn new(address: *mut T) -> Pointer<T> {
         Pointer(address)
     }
@@ -43,7 +43,7 @@ impl<T> Pointer<T> {
         Pointer(view.pointer.cast())
     }
 
-    /// The address of an element. Takes `self` so that closures capture the whole (shareable) pointer.
+    /// Returns the address of an element. Takes `self` so that closures capture the whole (shareable) pointer.
     ///
     /// # Safety
     /// The element must lie in the operand.
@@ -53,7 +53,7 @@ impl<T> Pointer<T> {
         unsafe { self.0.offset(offset) }
     }
 
-    /// Elements that no one writes during `'b`.
+    /// Returns elements that no one writes during `'b`.
     ///
     /// # Safety
     /// The elements must lie in the operand, and no one may write them during `'b`.
@@ -63,7 +63,7 @@ impl<T> Pointer<T> {
         unsafe { std::slice::from_raw_parts(self.0.add(start), len) }
     }
 
-    /// Elements that no one else touches during `'b`.
+    /// Returns elements that no one else touches during `'b`.
     ///
     /// # Safety
     /// The elements must lie in the operand, and no one else may touch them during `'b`.
@@ -75,8 +75,8 @@ impl<T> Pointer<T> {
     }
 }
 
-/// Runs `work` compiled for the widest vectors that this CPU has. Everything in it must inline. The vector code computes
-/// the same IEEE operations in the same order as the plain code (Rust never contracts a x b + c), so bits do not depend on it.
+/// Runs `work` compiled for the widest vectors that this CPU has. Everything in it must inline. The vector code performs the same IEEE
+/// operations in the same order as the plain code (Rust never contracts a x b + c), so bits do not depend on it.
 #[inline(always)]
 pub(super) fn wide<R>(work: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
@@ -93,7 +93,8 @@ pub(super) fn wide<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// The same with AVX-512 where the CPU has it, for functions that take long: compiled once more, so only where it pays.
+/// Does the same with AVX-512 if the CPU has it, for functions that take long. The function is compiled once more, so use this only where
+/// it pays off.
 #[inline(always)]
 pub(super) fn widest<R>(work: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
@@ -110,10 +111,10 @@ pub(super) fn widest<R>(work: impl FnOnce() -> R) -> R {
     wide(work)
 }
 
-/// Copies a row, which may be short: two copies of a fixed size that overlap take less than a call.
+/// Copies a row that may be short: two overlapping copies of a fixed size take less time than a call.
 ///
 /// # Panics
-/// Where the lengths differ.
+/// Panics if the lengths differ.
 #[inline(always)]
 pub(super) fn copy_run(target: &mut [f32], source: &[f32]) {
     #[inline(always)]
@@ -132,23 +133,23 @@ pub(super) fn copy_run(target: &mut [f32], source: &[f32]) {
     }
 }
 
-/// A kernel's tasks are handed to threads in at least this many parts, if there are as many: a thread that was away with a copy
-/// then leaves little behind that others have to wait for.
+/// A kernel's tasks are handed to threads in at least this many parts, if there are that many: a thread that was busy with a copy then
+/// leaves little work that others have to wait for.
 const PARTS_MIN: usize = 64;
 
-/// Works on each of `0..count` in parallel.
+/// Calls `work` for each of `0..count` in parallel.
 pub(super) fn for_each(count: usize, work: impl Fn(usize) + Sync) {
     run_tasks(count, &work);
 }
 
 thread_local! {
-    /// Whether the thread works on kernels alone.
+    /// Whether the thread runs kernels alone.
     static ALONE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a job whose kernels the calling thread works on alone: it may be a thread of no pool.
+/// Runs a job whose kernels the calling thread runs alone; the thread need not belong to a pool.
 pub(crate) fn alone(job: impl FnOnce()) {
-    /// Ends it, also where the job panics.
+    /// Restores the previous state, even if the job panics.
     struct Over(bool);
     impl Drop for Over {
         fn drop(&mut self) {
@@ -159,14 +160,14 @@ pub(crate) fn alone(job: impl FnOnce()) {
     job();
 }
 
-/// How many threads work on a kernel that the calling thread runs. A thread outside of a pool, such as one that makes plans, has no others
-/// (Rayon would make a pool of its own to answer).
+/// The number of threads that work on a kernel run by the calling thread. A thread outside a pool, such as one that makes plans, works
+/// alone (Rayon would create a separate pool to answer).
 pub(super) fn threads() -> usize {
     if ALONE.get() || rayon::current_thread_index().is_none() { 1 } else { rayon::current_num_threads() }
 }
 
-/// Works on each task; between two of them, a thread does its helper tasks. All kernels share this one function, so that Rayon is not
-/// compiled for the closure of each.
+/// Runs each task; between two of them, a thread runs its helper tasks. All kernels share this one function, so that Rayon is not compiled
+/// for each closure.
 fn run_tasks(count: usize, work: &(dyn Fn(usize) + Sync)) {
     if ALONE.get() {
         return (0..count).for_each(work);
@@ -178,7 +179,7 @@ fn run_tasks(count: usize, work: &(dyn Fn(usize) + Sync)) {
     });
 }
 
-/// What `work` gives for each of `0..count`, in order; computed in parallel.
+/// Returns the results of `work` for each of `0..count`, in order, computed in parallel.
 fn map<R: Send>(count: usize, work: impl Fn(usize) -> R + Sync) -> Vec<R> {
     let mut results: Vec<Option<R>> = (0..count).map(|_| None).collect();
     let slots = Pointer::new(results.as_mut_ptr());
@@ -200,7 +201,7 @@ pub(super) fn for_chunks(count: usize, size: usize, work: impl Fn(Range<usize>) 
     }
 }
 
-/// Cuts `0..count` into chunks of `size`, works on them in parallel and gives the results in chunk order.
+/// Cuts `0..count` into chunks of `size`, works on them in parallel and returns the results in chunk order.
 pub(super) fn map_chunks<R: Send>(count: usize, size: usize, work: impl Fn(Range<usize>) -> R + Sync) -> Vec<R> {
     let chunk_count = count.div_ceil(size);
     if chunk_count <= 1 {
@@ -210,10 +211,11 @@ pub(super) fn map_chunks<R: Send>(count: usize, size: usize, work: impl Fn(Range
     }
 }
 
-/// Subtrees of a sum that threads work on, about: enough for many threads, and few enough that their sums are little to keep.
+/// The approximate number of subtrees of a sum among which threads divide the work: enough for many threads, and few enough that their sums
+/// take little memory.
 const SUBTREES: u64 = 64;
 
-/// The sum of `leaf(number)` over the leaves of a sum tree: subtrees in parallel, each leaf by leaf.
+/// Returns the sum of `leaf(number)` over the leaves of a sum tree: subtrees in parallel, each of them leaf by leaf.
 pub(super) fn tree_sum<R: Send>(
     tree: SumTree,
     leaf: impl Fn(usize) -> R + Sync,
@@ -231,15 +233,15 @@ pub(super) fn tree_sum<R: Send>(
     subtrees.above().sum(sums.into_iter().flatten(), add)
 }
 
-/// A walk over the elements of `N` operands of the same sizes with strides of their own, in row-major order. Dimensions
-/// that lie seamlessly for all operands are merged, so that packed operands are one run.
+/// A walk in row-major order over the elements of `N` operands that have the same sizes but different strides. Dimensions that are
+/// contiguous for all operands are merged, so that packed operands are one run.
 pub(super) struct Walk<const N: usize> {
     sizes: Vec<usize>,
     strides: [Vec<isize>; N],
 }
 
 impl<const N: usize> Walk<N> {
-    /// A walk over `sizes`; strides are in elements and may be 0 or negative.
+    /// Creates a walk over `sizes`; strides are in elements and may be 0 or negative.
     pub fn new(sizes: &[usize], strides: &[Vec<isize>; N]) -> Walk<N> {
         let mut merged_sizes: Vec<usize> = Vec::with_capacity(sizes.len());
         let mut merged_strides: [Vec<isize>; N] = std::array::from_fn(|_| Vec::with_capacity(sizes.len()));
@@ -278,18 +280,18 @@ impl<const N: usize> Walk<N> {
         &self.strides[operand]
     }
 
-    /// Number of elements.
+    /// The number of elements.
     pub fn count(&self) -> usize {
         self.sizes.iter().product()
     }
 
-    /// Stride of every operand along a run.
+    /// The stride of every operand along a run.
     #[inline(always)]
     pub fn inner_strides(&self) -> [isize; N] {
         std::array::from_fn(|n| self.strides[n][self.sizes.len() - 1])
     }
 
-    /// Offset of every operand at an element given by its row-major number.
+    /// The offset of every operand at an element, given the element's row-major number.
     #[inline(always)]
     pub fn offsets(&self, mut element: usize) -> [isize; N] {
         let mut offsets = [0; N];
@@ -358,10 +360,10 @@ impl<const N: usize> Walk<N> {
     }
 }
 
-/// Strides with which an operand covers `sizes`: dimensions align at the last, size 1 broadcasts.
+/// The strides with which an operand covers `sizes`: dimensions are aligned at the last one, and size 1 broadcasts.
 ///
 /// # Errors
-/// Where the operand's sizes do not broadcast to `sizes`.
+/// Returns an error if the operand's sizes do not broadcast to `sizes`.
 pub(super) fn broadcast_strides(view: &View, sizes: &[usize]) -> Result<Vec<isize>, String> {
     let own_sizes = view.sizes();
     let misfit = || format!("an operand of sizes {own_sizes:?} does not broadcast to {sizes:?}");
@@ -385,7 +387,7 @@ pub(super) fn split_at_axis(sizes: &[usize], axis: usize) -> (usize, usize, usiz
 /// Checks that operands are packed.
 ///
 /// # Errors
-/// Where one is not.
+/// Returns an error if one is not.
 pub(super) fn require_packed(views: &[View]) -> Result<(), String> {
     match views.iter().find(|view| !view.desc.is_packed()) {
         Some(view) => Err(format!("{} must be packed", view.desc)),

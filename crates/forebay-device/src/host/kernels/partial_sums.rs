@@ -1,4 +1,4 @@
-//! Sums over positions in parts, as they lie in memory: float64, sum by sum, each of all channels.
+//! The memory layout of partial sums over positions: float64, sum by sum, each for all channels.
 
 use forebay_base::DataType;
 
@@ -8,7 +8,7 @@ use super::parallel::{Pointer, require_packed};
 /// Checks that a view holds this many sums.
 ///
 /// # Errors
-/// Where it does not.
+/// Returns an error if it does not.
 pub(super) fn check_sums(view: &View, count: usize) -> Result<(), String> {
     require_packed(&[*view])?;
     if view.desc.data_type() != DataType::Float64 || view.count() != count {
@@ -17,7 +17,7 @@ pub(super) fn check_sums(view: &View, count: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// By channel, its sums.
+/// Reads the sums of each channel.
 ///
 /// # Safety
 /// The view must be live and unwritten.
@@ -28,10 +28,10 @@ pub(super) unsafe fn load_sums<const K: usize>(view: &View, channels: usize) -> 
     Ok((0..channels).map(|channel| std::array::from_fn(|k| sums[k * channels + channel])).collect())
 }
 
-/// Writes sums by channel.
+/// Writes the sums of each channel.
 ///
 /// # Safety
-/// The view must be live and no one else's.
+/// The view must be live and belong to no one else.
 pub(super) unsafe fn store_sums<const K: usize>(sums: &[[f64; K]], view: &View) -> Result<(), String> {
     check_sums(view, K * sums.len())?;
     // SAFETY: the view has these elements.

@@ -1,19 +1,19 @@
-//! What one thread of this processor can do at most: what a kernel's speed is compared with.
+//! The highest speeds that one thread of this processor can reach, with which a kernel's speed is compared.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use super::simd::{Vector, dispatch_wide};
 
-/// Sums that are added to in turn: more than the results that a processor waits for at once, and few enough for its registers.
+/// Sums that are added to in turn: more than the results for which a processor waits at once, and few enough for its registers.
 const CHAINS: usize = 12;
-/// Products that are added to each sum between two looks at the clock.
+/// Products that are added to each sum between two readings of the clock.
 const STEPS: usize = 1 << 14;
-/// How long a peak is looked for.
+/// The time spent searching for a peak.
 const SEARCH_TIME: Duration = Duration::from_millis(200);
 
-/// Operations of float32 (a multiplication and an addition are two) that this thread does in a second, where every operand is in a register
-/// and vectors are the widest that kernels use.
+/// Returns the float32 operations (a multiplication and an addition are two) that this thread performs per second if every operand is in a
+/// register and vectors are the widest that kernels use.
 ///
 /// ```
 /// assert!(forebay_device::host::peak::operations_per_second() > 1e6);
@@ -28,8 +28,8 @@ pub fn operations_per_second() -> f64 {
     (2 * CHAINS * STEPS * tally.width) as f64 / seconds
 }
 
-/// Bytes that this thread moves in a second while it copies this many: those read and those written, half each. What fits a cache is copied
-/// within it.
+/// Returns the bytes that this thread moves per second when it copies `size_bytes` bytes, of which half are read and half are written. If
+/// they fit into a cache, they are copied within it.
 ///
 /// ```
 /// assert!(forebay_device::host::peak::copied_bytes_per_second(1 << 16) > 1e6);
@@ -37,7 +37,7 @@ pub fn operations_per_second() -> f64 {
 pub fn copied_bytes_per_second(size_bytes: usize) -> f64 {
     let half = (size_bytes / 2).max(1);
     let (source, mut target) = (vec![1u8; half], vec![0u8; half]);
-    // So often that the clock does not count.
+    // Repeated so often that reading the clock does not matter.
     let times = ((1 << 20) / half).max(1);
     let seconds = least(|| {
         for _ in 0..times {
@@ -59,7 +59,7 @@ fn least(mut work: impl FnMut()) -> f64 {
     best
 }
 
-/// What is multiplied and added, by how wide vectors, and what came of it.
+/// The operands that are multiplied and added, the width of the vectors, and the result.
 struct Tally {
     factor: f32,
     summand: f32,
@@ -69,7 +69,7 @@ struct Tally {
 
 dispatch_wide! {
     /// # Safety
-    /// Safe for all arguments: the dispatch finds out what the CPU has.
+    /// Safe for all arguments: the dispatch checks what the CPU supports.
     fn multiply, multiply_with(tally: &mut Tally)
 }
 

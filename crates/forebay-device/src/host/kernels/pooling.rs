@@ -16,7 +16,7 @@ use crate::device::DeviceError;
 
 /// A sliding window over three spatial dimensions.
 struct Sliding {
-    /// Where the elements of the input and of the output lie.
+    /// The layouts of the input and of the output.
     x: Spatial,
     y: Spatial,
     channels: usize,
@@ -26,13 +26,13 @@ struct Sliding {
     strides: [usize; 3],
     dilations: [usize; 3],
     pads: [usize; 3],
-    /// Sizes of the padded input: windows of a ceiling-mode output may reach beyond even that.
+    /// Sizes of the padded input; windows of an output in ceiling mode may reach even beyond it.
     padded: [usize; 3],
-    /// What a row's columns see: by tap along a row, without those through which no column sees the input.
+    /// The columns of a row by tap, without taps through which no column sees the input.
     columns: Vec<Columns>,
 }
 
-/// The columns of an output row that see an element of the input through a tap, and the element that the first one sees.
+/// The columns of an output row that see an input element through a tap, and the element that the first of them sees.
 #[derive(Clone, Copy)]
 struct Columns {
     first: usize,
@@ -101,33 +101,33 @@ fn sliding(window: &Window, input: &TensorDesc, output: &TensorDesc) -> Result<S
 }
 
 impl Sliding {
-    /// The taps of an output element's window along a dimension whose place lies before `end`, counted with the padding.
+    /// The number of taps of an output element's window along a dimension whose place is before `end`, counted with the padding.
     fn taps_before(&self, d: usize, at: usize, end: usize) -> usize {
         end.saturating_sub(at * self.strides[d]).div_ceil(self.dilations[d]).min(self.kernel[d])
     }
 
-    /// The taps through which an output element sees the input along a dimension. Windows may be far larger than what they
-    /// see, so these are computed, not looked for.
+    /// The taps through which an output element sees the input along a dimension. Windows may be far larger than what they see, so these
+    /// taps are computed, not searched for.
     fn taps(&self, d: usize, at: usize) -> Range<usize> {
         self.taps_before(d, at, self.pads[d])..self.taps_before(d, at, self.input[d] + self.pads[d])
     }
 
-    /// The input elements that an output element sees along a dimension, in the order of the taps.
+    /// The input elements that an output element sees along a dimension, in the order of taps.
     fn elements(&self, d: usize, at: usize) -> impl Iterator<Item = usize> + '_ {
         self.taps(d, at).map(move |tap| at * self.strides[d] + tap * self.dilations[d] - self.pads[d])
     }
 
-    /// What a row's columns see, by tap.
+    /// The columns of a row, by tap.
     fn columns(&self) -> Vec<Columns> {
         let (input, pad, output) = (self.input[2], self.pads[2], self.output[2]);
         let columns = |tap: usize| {
-            // Columns whose element is at least 0, and those where it is below the input's width.
+            // Columns whose element is at least 0, and those whose element is below the input's width.
             let (shift, stride) = (tap * self.dilations[2], self.strides[2]);
             let first = pad.saturating_sub(shift).div_ceil(stride).min(output);
             let end = (input + pad).saturating_sub(shift).div_ceil(stride).clamp(first, output);
             Columns { first, count: end - first, element: first * stride + shift - pad }
         };
-        // The further to the right a column is, the lower are its taps.
+        // The further right a column is, the lower its taps.
         let mut next = 0;
         let mut all = Vec::new();
         for at in (0..output).rev() {
@@ -138,8 +138,8 @@ impl Sliding {
         all
     }
 
-    /// Calls `work(first elements)` for every row of the input that an output row's windows see, in order: with its first element in each
-    /// layout.
+    /// Calls `work(first elements)` for every row of the input that an output row's windows see, in order. The argument is the row's first
+    /// element in each layout.
     #[inline(always)]
     fn for_each_row<const N: usize>(&self, row: usize, layouts: [&Spatial; N], mut work: impl FnMut([usize; N])) {
         let at = [row / self.output[1], row % self.output[1]];
@@ -150,8 +150,8 @@ impl Sliding {
         }
     }
 
-    /// How many taps of an output element's window count in a mean along a dimension: those in the input, or with padding
-    /// those in the padded input.
+    /// The number of taps of an output element's window that count in a mean along a dimension: those in the input or, with padding, those
+    /// in the padded input.
     fn taps_counted(&self, d: usize, at: usize, count_include_pad: bool) -> usize {
         match count_include_pad {
             true => self.taps_before(d, at, self.padded[d]),
@@ -167,12 +167,12 @@ impl Sliding {
             .map(move |at| outer.saturating_mul(self.taps_counted(2, at, count_include_pad)).max(1) as f32)
     }
 
-    /// Calls `work(value, element)` for values and the elements of a slice that lie `stride` apart.
+    /// Calls `work(value, element)` for values and the elements of a slice that are `stride` apart.
     #[inline(always)]
     fn zip<T>(&self, values: &mut [T], elements: &[f32], mut work: impl FnMut(&mut T, f32)) {
         match self.strides[2] {
             1 => values.iter_mut().zip(elements).for_each(|(value, &element)| work(value, element)),
-            // Written out so that it becomes shuffles of vectors. The last pair may be cut off.
+            // Written out so that it compiles to vector shuffles. The last pair may be cut off.
             2 => {
                 let (pairs, last) = values.split_at_mut(values.len().saturating_sub(1));
                 pairs.iter_mut().zip(elements.chunks_exact(2)).for_each(|(value, pair)| work(value, pair[0]));
@@ -182,7 +182,7 @@ impl Sliding {
         }
     }
 
-    /// One row of the forward direction. `room` is for a row of x.
+    /// Computes one row of the forward direction. `room` has space for a row of x.
     #[inline(always)]
     fn pool(&self, op: PoolOp, row: usize, x: Elements, room: &mut [f32], y: &mut [f32]) {
         match op {
@@ -210,8 +210,8 @@ impl Sliding {
         }
     }
 
-    /// Finds the largest element of each of a row's windows, where its gradient goes: the first of several, NaN before
-    /// everything. `layout` is that of x, and `room` for a row of it.
+    /// Finds the largest element in each of a row's windows, to which its gradient goes: the first of several, with NaN above all numbers.
+    /// `layout` is that of x, and `room` has space for a row of x.
     #[inline(always)]
     fn find_largest(
         &self,
@@ -237,7 +237,7 @@ impl Sliding {
         });
     }
 
-    /// Gives a row's gradients in equal parts to all elements of their windows.
+    /// Distributes a row's gradients evenly among all elements of their windows.
     ///
     /// # Safety
     /// As [`give_to_largest`].
@@ -261,7 +261,7 @@ impl Sliding {
         });
     }
 
-    /// The same for planes that are small; none where there is a third dimension.
+    /// The same for small planes, or `None` if there is a third dimension.
     fn planes(&self) -> Option<Planes> {
         let two = |three: [usize; 3]| [three[1], three[2]];
         let planes = Planes {
@@ -281,7 +281,7 @@ impl Sliding {
         row / self.output[1] * self.y.plane + row % self.output[1] * self.y.row
     }
 
-    /// The first element of a channel, counted over all images, of a tensor that lies so.
+    /// The first element of a channel, counted over all images, of a tensor with this layout.
     fn channel(&self, layout: &Spatial, number: usize) -> usize {
         number / self.channels * layout.image + number % self.channels * layout.channel
     }
@@ -294,10 +294,10 @@ struct Candidate {
     element: u32,
 }
 
-/// Gives a row's gradients to the largest elements of their windows.
+/// Adds a row's gradients to the largest elements of their windows.
 ///
 /// # Safety
-/// `dx` must be a channel of the input that no one else touches. Where it has 16 bits, windows do not overlap.
+/// `dx` must be a channel of the input that no one else touches. If it has 16 bits, windows must not overlap.
 #[inline(always)]
 unsafe fn give_to_largest(candidates: &[Candidate], dy: &[f32], dx: Stored<f32>) {
     for (candidate, slope) in candidates.iter().zip(dy).filter(|(candidate, _)| candidate.element != NONE) {
@@ -311,9 +311,9 @@ unsafe fn give_to_largest(candidates: &[Candidate], dy: &[f32], dx: Stored<f32>)
     }
 }
 
-/// Output rows of a task.
+/// Output rows per task.
 const ROWS: usize = 16;
-/// Elements of a task that goes plane by plane, if there are as many.
+/// Elements of a task that works plane by plane, if there are that many.
 const PLANES_MIN: usize = 8 * 1024;
 
 /// # Safety
@@ -331,7 +331,7 @@ unsafe fn forward(op: PoolOp, sliding: &Sliding, x: &View, y: &View) {
         let mut room = vec![0.0; source.room(sliding.input[2])];
         let mut results = vec![0.0; target.room(columns)];
         for (channel, row) in tasks.map(|task| (task / rows, task % rows)) {
-            // SAFETY: a channel's elements lie in the operands, and every task writes rows of its own.
+            // SAFETY: a channel's elements lie in the operands, and every task writes different rows.
             unsafe {
                 let start = sliding.channel(&sliding.y, channel) + sliding.row(row);
                 let x = source.slice(sliding.channel(&sliding.x, channel), sliding.x.span);
@@ -362,7 +362,7 @@ unsafe fn planes_forward(
 ) {
     let ([_, _, x_columns], [_, y_rows, y_columns]) = (sliding.input, sliding.output);
     let (count, elements) = (planes.count(), sliding.input[1] * x_columns);
-    // Planes of 16 bits have a copy, which is packed.
+    // 16-bit planes have a copy, which is packed.
     let (x_room, y_room) = (source.room(elements), target.room(y_rows * y_columns));
     for_chunks(channels, (PLANES_MIN / elements.max(1)).max(1), |channels| {
         with_buffer(count + x_room + y_room, |buffer| {
@@ -371,7 +371,7 @@ unsafe fn planes_forward(
             planes.prepare(buffer);
             for channel in channels {
                 let start = sliding.channel(&sliding.y, channel);
-                // SAFETY: a channel's elements lie in the operands, and every task writes channels of its own.
+                // SAFETY: a channel's elements lie in the operands, and every task writes different channels.
                 unsafe {
                     let (x, x_pitch) = match source.slice(sliding.channel(&sliding.x, channel), sliding.x.span) {
                         Elements::Float32(x) => (x, sliding.x.row),
@@ -398,7 +398,7 @@ unsafe fn planes_forward(
     });
 }
 
-/// Where in its channel each window's largest element is.
+/// Finds the place of each window's largest element in its channel.
 ///
 /// # Safety
 /// As [`super::run`].
@@ -413,7 +413,7 @@ unsafe fn indices(window: &Window, x: &View, y: &View) -> Result<(), String> {
     for_chunks(y.sizes()[..2].iter().product::<usize>() * rows, ROWS, |tasks| {
         let mut candidates = vec![Candidate { value: 0.0, element: NONE }; sliding.output[2]];
         for (channel, row) in tasks.map(|task| (task / rows, task % rows)) {
-            // SAFETY: a channel's elements lie in the operands, and every task writes rows of its own.
+            // SAFETY: a channel's elements lie in the operands, and every task writes different rows.
             let (x, y) = unsafe {
                 let start = sliding.channel(&sliding.y, channel) + sliding.row(row);
                 let x = source.slice(sliding.channel(&sliding.x, channel), sliding.x.span);
@@ -428,10 +428,10 @@ unsafe fn indices(window: &Window, x: &View, y: &View) -> Result<(), String> {
     Ok(())
 }
 
-/// Each channel's gradient is summed over output rows in order, and in a row over taps, then columns.
+/// Computes the gradient. Each channel's gradient is summed over output rows in order, and within a row over taps, then columns.
 ///
 /// # Safety
-/// As [`super::run`]. Where dx has 16 bits, windows do not overlap.
+/// As [`super::run`]. If dx has 16 bits, windows must not overlap.
 unsafe fn backward(op: PoolOp, sliding: &Sliding, dy: &View, x: Option<&View>, dx: &View) -> Result<(), String> {
     let (gradient, target) = (Stored::<f32>::of(dy), Stored::<f32>::of(dx));
     let source = match x {
@@ -440,14 +440,14 @@ unsafe fn backward(op: PoolOp, sliding: &Sliding, dy: &View, x: Option<&View>, d
     };
     let columns = sliding.output[2];
     for_each(dx.sizes()[..2].iter().product::<usize>(), |channel| {
-        // SAFETY: a channel's elements lie in the operands, and every task writes a channel of its own; x is only read.
+        // SAFETY: a channel's elements lie in the operands, and every task writes a different channel; x is only read.
         let (dx, x) = unsafe {
             let x = source
                 .as_ref()
                 .map(|(source, layout)| (source.slice(sliding.channel(layout, channel), layout.span), layout));
             (target.at(sliding.channel(&sliding.x, channel) as isize), x)
         };
-        // For a row of any operand.
+        // Space for a row of any operand.
         let mut room = vec![0.0; sliding.input[2].max(columns)];
         for row in 0..sliding.input[0] * sliding.input[1] {
             let start = row / sliding.input[1] * sliding.x.plane + row % sliding.input[1] * sliding.x.row;
@@ -464,7 +464,7 @@ unsafe fn backward(op: PoolOp, sliding: &Sliding, dy: &View, x: Option<&View>, d
                     #[inline(always)]
                     || {
                         sliding.find_largest(row, x, &mut room, &mut candidates);
-                        // SAFETY: the channel is the task's.
+                        // SAFETY: the channel belongs to the task.
                         unsafe { give_to_largest(&candidates, dy.run(0, columns, &mut room), dx) };
                     },
                 ),
@@ -473,7 +473,7 @@ unsafe fn backward(op: PoolOp, sliding: &Sliding, dy: &View, x: Option<&View>, d
                     shares.iter_mut().zip(dy).zip(divisors).for_each(|((share, dy), divisor)| *share = dy / divisor);
                     wide(
                         #[inline(always)]
-                        // SAFETY: the channel is the task's.
+                        // SAFETY: the channel belongs to the task.
                         || unsafe { sliding.give_to_all(row, &shares, dx) },
                     );
                 }

@@ -1,4 +1,4 @@
-//! Elements along an axis, one after the other.
+//! Scans: elements along an axis, one after the other.
 
 use forebay_base::Kernel;
 use forebay_base::kernel::ScanOp;
@@ -8,10 +8,10 @@ use super::parallel::{Pointer, for_each, require_packed, split_at_axis};
 use super::{View, unsupported};
 use crate::device::DeviceError;
 
-/// Elements behind the axis that one task has: their sums are computed side by side.
+/// Elements after the axis that one task processes: their sums are computed side by side.
 const COLUMNS: usize = 64;
 
-/// How a scan goes.
+/// The parameters of a scan.
 #[derive(Clone, Copy)]
 struct Way {
     op: ScanOp,
@@ -44,7 +44,7 @@ unsafe fn scan(axis: usize, way: Way, reads: &[View], y: &View) -> Result<(), St
     require_packed(reads)?;
     require_packed(&[*y])?;
     let sizes = split_at_axis(&sizes, axis);
-    // What has no factors does not read them.
+    // A scan without factors does not read them.
     let (x, factors) = (&reads[0], &reads[reads.len() - 1]);
     // SAFETY: the caller's promises, and the sizes fit.
     unsafe {
@@ -81,7 +81,7 @@ unsafe fn rows<T: Number>(
             (task / blocks * size + index) * inner + column
         };
         for step in 0..size {
-            // SAFETY: in bounds; what is read no one writes, and these elements of y are this task's.
+            // SAFETY: in bounds; no one writes the elements that are read, and these elements of y belong to this task.
             let (x, y) = unsafe { (x.slice(at(step), count), y.slice_mut(at(step), count)) };
             if way.exclusive {
                 y.copy_from_slice(state);

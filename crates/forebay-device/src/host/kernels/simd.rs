@@ -1,15 +1,15 @@
-//! Eight or sixteen single-precision numbers at once, with fused multiply-add where the CPU has it.
+//! Eight or sixteen single-precision numbers at once, with fused multiply-add if the CPU has it.
 //!
-//! Kernels are written once over [`Vector`] and compiled for each of its types: the widest that the CPU has runs. Kernels that add up
-//! the numbers of a vector have eight of them on every CPU ([`dispatch`]), so that their sums have one order; those whose sums
-//! each stay in one lane may have sixteen ([`dispatch_wide`]).
+//! Kernels are written once over [`Vector`] and compiled for each type that implements it; the widest one that the CPU supports runs.
+//! Kernels that add up the numbers of a vector use eight of them on every CPU ([`dispatch`]), so that their sums have one order. Kernels
+//! whose sums each stay in one lane can use sixteen ([`dispatch_wide`]).
 
-/// Numbers in a vector of kernels that add up vectors.
+/// Numbers in a vector for kernels that add up the numbers of a vector.
 pub(super) const LANES: usize = 8;
-/// Most numbers in a vector.
+/// The most numbers in a vector.
 pub(super) const WIDTH_MAX: usize = 16;
 
-/// Asks for the cache line of an address, which need not exist: what is read once, in short pieces, comes late otherwise.
+/// Prefetches the cache line of an address, which need not exist: data that is read once, in short pieces, would otherwise arrive late.
 #[inline(always)]
 pub(super) fn prefetch(address: *const f32) {
     #[cfg(target_arch = "x86_64")]
@@ -21,7 +21,7 @@ pub(super) fn prefetch(address: *const f32) {
     let _ = address;
 }
 
-/// low where x is smaller, high where it is larger, else x: NaN stays.
+/// Returns low if x is smaller, high if it is larger, otherwise x; NaN stays NaN.
 #[inline(always)]
 pub(super) fn limited<T: PartialOrd>(x: T, low: T, high: T) -> T {
     let x = if x < low { low } else { x };
@@ -30,14 +30,14 @@ pub(super) fn limited<T: PartialOrd>(x: T, low: T, high: T) -> T {
 
 /// A vector of [`Vector::WIDTH`] numbers.
 pub(super) trait Vector: Copy {
-    /// The vector for what is left over that fills half of this one at most: this one itself where there is no narrower one.
+    /// The vector for a remainder that fills at most half of this one; the same type if there is no narrower one.
     type Half: Vector;
-    /// How many numbers it has.
+    /// How many numbers the vector has.
     const WIDTH: usize;
-    /// How many of them the processor holds.
+    /// How many vectors the processor's registers hold.
     const REGISTERS: usize;
-    /// Runs `work` as a function of its own, compiled for the vector's instructions: the compiler keeps the numbers of a
-    /// small function in registers, but not those of a large one. Everything in `work` must inline.
+    /// Runs `work` as a separate function, compiled for the vector's instructions: the compiler keeps the numbers of a small function in
+    /// registers, but not those of a large one. Everything in `work` must inline.
     ///
     /// # Safety
     /// See [`Vector::load`].
@@ -45,9 +45,9 @@ pub(super) trait Vector: Copy {
     /// Reads adjacent numbers.
     ///
     /// # Safety
-    /// They must be readable, and the CPU must have the vector's instructions (so for all functions).
+    /// The numbers must be readable, and the CPU must have the vector's instructions (this applies to all functions).
     unsafe fn load(address: *const f32) -> Self;
-    /// Reads every second number from an address on.
+    /// Reads every second number, starting at an address.
     ///
     /// # Safety
     /// Twice as many adjacent numbers must be readable; see [`Vector::load`].
@@ -55,9 +55,9 @@ pub(super) trait Vector: Copy {
     /// Writes adjacent numbers.
     ///
     /// # Safety
-    /// They must be writable.
+    /// The numbers must be writable.
     unsafe fn store(self, address: *mut f32);
-    /// One number in all lanes.
+    /// Returns a vector with one number in all lanes.
     ///
     /// # Safety
     /// See [`Vector::load`].
@@ -79,10 +79,10 @@ pub(super) trait Vector: Copy {
             std::array::from_fn(|n| sums[n].add_product(factor, seen[n]))
         }
     }
-    /// Eight lines of eight numbers, from line to line `stride` apart, as eight columns, from row to row `target_stride` apart.
+    /// Transposes eight lines of eight numbers, `stride` apart from line to line, into eight rows, `target_stride` apart.
     ///
     /// # Safety
-    /// They must be readable and writable; see [`Vector::load`].
+    /// The lines must be readable and the rows writable; see [`Vector::load`].
     #[inline(always)]
     unsafe fn transpose(source: *const f32, stride: isize, target: *mut f32, target_stride: usize) {
         for line in 0..8 {
@@ -92,12 +92,12 @@ pub(super) trait Vector: Copy {
             }
         }
     }
-    /// low where it is smaller, high where it is larger, else self: NaN stays.
+    /// Returns low in lanes where it is smaller, high where it is larger, otherwise self; NaN stays NaN.
     ///
     /// # Safety
     /// See [`Vector::load`].
     unsafe fn limited(self, low: Self, high: Self) -> Self;
-    /// x where it is larger or NaN, else self.
+    /// Returns x in lanes where it is larger or NaN, otherwise self.
     ///
     /// # Safety
     /// See [`Vector::load`].
@@ -106,12 +106,12 @@ pub(super) trait Vector: Copy {
 
 /// A vector of [`LANES`] numbers, which can be added up.
 pub(super) trait SummedVector: Vector {
-    /// The columns of eight lines of eight numbers, from line to line `stride` apart.
+    /// Returns the columns of eight lines of eight numbers, `stride` apart from line to line.
     ///
     /// # Safety
-    /// They must be readable; see [`Vector::load`].
+    /// The lines must be readable; see [`Vector::load`].
     unsafe fn columns(source: *const f32, stride: isize) -> [Self; LANES];
-    /// The sum over the lanes of each of four vectors, in an order that does not depend on values.
+    /// Returns the sum over the lanes of each of four vectors, in an order that does not depend on values.
     ///
     /// # Safety
     /// See [`Vector::load`].
@@ -157,7 +157,7 @@ impl Vector for Plain {
 
     #[inline(always)]
     unsafe fn add_product(self, a: Self, b: Self) -> Self {
-        // Without an instruction for it, `mul_add` is a slow library call.
+        // Unless there is an instruction for it, `mul_add` is a slow library call.
         let fused = cfg!(any(target_feature = "fma", target_arch = "aarch64"));
         let lane = |i: usize| if fused { a.0[i].mul_add(b.0[i], self.0[i]) } else { self.0[i] + a.0[i] * b.0[i] };
         Plain(std::array::from_fn(lane))
@@ -212,12 +212,12 @@ mod x86 {
         isa::has(InstructionSet::Avx512)
     }
 
-    /// Vectors of AVX2 with FMA.
+    /// AVX2 vectors, with FMA.
     #[derive(Clone, Copy)]
     pub(in super::super) struct Avx2(__m256);
 
-    /// The compiler reads factors early, runs out of registers and moves sums around, at half the speed; these four
-    /// instructions need one register next to the operands.
+    /// Adds multiples to three sums. The compiler would read factors early, run out of registers and move sums around, at half the speed;
+    /// these four instructions need only one register besides the operands.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     unsafe fn add_three_multiples(sums: [Avx2; 3], factor: *const f32, seen: [Avx2; 3]) -> [Avx2; 3] {
@@ -297,7 +297,7 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn load(address: *const f32) -> Self {
-            // SAFETY: by the caller's promises (so in all functions).
+            // SAFETY: by the caller's promises (as in all functions).
             Avx2(unsafe { _mm256_loadu_ps(address) })
         }
 
@@ -357,13 +357,13 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn limited(self, low: Self, high: Self) -> Self {
-            // SAFETY: see `load`. Of two operands that are equal, or where one is NaN, the instructions give the second.
+            // SAFETY: see `load`. If two operands are equal or one is NaN, the instructions return the second.
             Avx2(unsafe { _mm256_min_ps(high.0, _mm256_max_ps(low.0, self.0)) })
         }
 
         #[inline(always)]
         unsafe fn larger(self, x: Self) -> Self {
-            // SAFETY: see `load`. Of two operands that are equal, or where one is NaN, the maximum is the second.
+            // SAFETY: see `load`. If two operands are equal or one is NaN, the maximum is the second.
             unsafe {
                 let larger = _mm256_max_ps(x.0, self.0);
                 Avx2(_mm256_blendv_ps(larger, x.0, _mm256_cmp_ps::<_CMP_UNORD_Q>(x.0, x.0)))
@@ -392,7 +392,7 @@ mod x86 {
         }
     }
 
-    /// Vectors of AVX-512.
+    /// AVX-512 vectors.
     #[derive(Clone, Copy)]
     pub(in super::super) struct Avx512(__m512);
 
@@ -414,7 +414,7 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn load(address: *const f32) -> Self {
-            // SAFETY: by the caller's promises (so in all functions).
+            // SAFETY: by the caller's promises (as in all functions).
             Avx512(unsafe { _mm512_loadu_ps(address) })
         }
 
@@ -454,13 +454,13 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn limited(self, low: Self, high: Self) -> Self {
-            // SAFETY: see `load`. Of two operands that are equal, or where one is NaN, the instructions give the second.
+            // SAFETY: see `load`. If two operands are equal or one is NaN, the instructions return the second.
             Avx512(unsafe { _mm512_min_ps(high.0, _mm512_max_ps(low.0, self.0)) })
         }
 
         #[inline(always)]
         unsafe fn larger(self, x: Self) -> Self {
-            // SAFETY: see `load`; the maximum is as that of AVX2.
+            // SAFETY: see `load`; the maximum behaves like that of AVX2.
             unsafe {
                 let larger = _mm512_max_ps(x.0, self.0);
                 Avx512(_mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x.0, x.0), larger, x.0))
@@ -568,7 +568,7 @@ mod tests {
         // SAFETY: eight lines of ten numbers.
         for (column, seen) in unsafe { V::columns(table.as_ptr(), 10) }.into_iter().enumerate() {
             let mut out = [0.0; LANES];
-            // SAFETY: as many numbers.
+            // SAFETY: the array has as many numbers as the vector.
             unsafe { seen.store(out.as_mut_ptr()) };
             assert!((0..LANES).all(|line| out[line] == table[10 * line + column]), "{out:?}");
         }

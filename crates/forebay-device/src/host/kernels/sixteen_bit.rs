@@ -1,13 +1,13 @@
-//! Products and convolutions of 16-bit numbers: their arithmetic is that of float32. What is read is widened block by block, and results
-//! are rounded once.
+//! Products and convolutions of 16-bit numbers: their arithmetic is that of float32. Operands are widened block by block, and results are
+//! rounded once.
 
 use forebay_base::kernel::facts::ElementTypes;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-/// Refuses types that cannot be multiplied. All are one type, but that of some kernels results may stay float32.
+/// Refuses types that cannot be multiplied. All operands must have one type, except that the results of some kernels may stay float32.
 ///
 /// # Errors
-/// The operand that does not fit.
+/// Returns an error that names the operand that does not fit.
 pub(super) fn check_types<'a>(
     kernel: &Kernel,
     reads: impl Iterator<Item = &'a TensorDesc> + Clone,
@@ -22,7 +22,7 @@ pub(super) fn check_types<'a>(
     let stays_wide = kernel.facts().types == ElementTypes::WideningProducts;
     let is_read = |desc: &TensorDesc| desc.data_type() == data_type;
     let is_written = |desc: &TensorDesc| is_read(desc) || stays_wide && desc.data_type() == DataType::Float32;
-    // The columns of a result that are there already are read as it is written.
+    // The existing columns of a result are read in the type in which it is written.
     let continued = kernel.facts().continues;
     let misfit = reads.enumerate().find(|&(number, desc)| match continued == Some(number) {
         true => !is_written(desc),
@@ -66,7 +66,7 @@ mod tests {
             let [a, b] = [[2, m, k], [1, n, k]].map(|sizes| {
                 Tensor::new(&desc(data_type, &sizes), &random.values(sizes.iter().product::<u64>() as usize))
             });
-            // A summand that is the same in every row; where k is small, the result may take its place.
+            // A summand that is the same in every row; if k is small, the result may replace it.
             let c = strided(data_type, &[2, m, n], &[0, 0, 1]);
             let c = if seed % 3 == 0 { desc(data_type, &[2, m, n]) } else { c };
             let c = Tensor::new(&c, &random.values((c.total_size_bytes() / 2) as usize));
@@ -83,7 +83,7 @@ mod tests {
         }
     }
 
-    /// Whatever is transposed, added or a part; results of 16 bits and of float32.
+    /// For any transposition, summand and part; with 16-bit and float32 results.
     #[test]
     fn products_have_the_bits_of_conversions_around_products_in_float32() {
         for seed in 0..60 {
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn sums_are_wider_than_what_is_written() {
-        // 2048 and 1: in float16, every second sum would be lost.
+        // 2048 and 1: in float16, every second addition would be lost.
         let a = Tensor::new(&desc(DataType::Float16, &[1, 2049]), &[vec![2048.0], vec![1.0; 2048]].concat());
         let b = Tensor::new(&desc(DataType::Float16, &[1, 2049]), &[1.0; 2049]);
         let kernel = Kernel::product(false, true);

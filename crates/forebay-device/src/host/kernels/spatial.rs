@@ -1,8 +1,8 @@
-//! Where the elements of x\[n, c, spatial] lie, always with three spatial dimensions.
+//! The layout of x\[n, c, spatial], always with three spatial dimensions.
 
 use forebay_base::TensorDesc;
 
-/// Spatial values as three, the missing ones in front.
+/// Returns spatial values as three, with the missing ones first.
 pub(super) fn spatial3(values: &[usize], filler: usize) -> [usize; 3] {
     let mut three = [filler; 3];
     let missing = 3 - values.len().min(3);
@@ -10,20 +10,20 @@ pub(super) fn spatial3(values: &[usize], filler: usize) -> [usize; 3] {
     three
 }
 
-/// Strides in elements. The elements of a row of the last dimension lie together.
+/// Strides in elements. The elements of a row of the last dimension are contiguous.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spatial {
     pub image: usize,
     pub channel: usize,
     pub plane: usize,
     pub row: usize,
-    /// Elements from a channel's first to behind its last.
+    /// The number of elements from the first of a channel to the end of its last.
     pub span: usize,
 }
 
 impl Spatial {
     /// # Errors
-    /// Where there are not one to three spatial dimensions, or elements of a row lie apart.
+    /// Returns an error if there are not one to three spatial dimensions, or if elements of a row are not contiguous.
     pub fn of(desc: &TensorDesc) -> Result<Spatial, String> {
         let sizes: Vec<usize> = desc.sizes().iter().map(|&size| size as usize).collect();
         let strides: Vec<usize> = desc.effective_strides().iter().map(|&stride| stride as usize).collect();

@@ -1,8 +1,8 @@
-//! Operands as kernels compute with them, however they are stored: a kernel that computes in float32 may read and write float16 and
-//! bfloat16, where its facts say so (`forebay_base::kernel::facts::SixteenBit`).
+//! Operands in the type in which kernels compute with them, however they are stored: a kernel that computes in float32 can read and write
+//! float16 and bfloat16 if its facts say so (`forebay_base::kernel::facts::SixteenBit`).
 //!
-//! Blocks of elements are widened to a buffer before a loop reads them, and rounded from one after it: the loop itself is that of
-//! float32.
+//! Blocks of elements are widened into a buffer before a loop reads them, and rounded from a buffer after it, so the loop itself is the one
+//! for float32.
 
 use std::any::TypeId;
 use std::marker::PhantomData;
@@ -15,16 +15,16 @@ use super::buffer::{BLOCK, Buffer, Source, Target};
 use super::element::Element;
 use super::parallel::wide;
 
-/// How the elements of an operand lie in memory.
+/// How the elements of an operand are stored in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
-    /// As they are computed with.
+    /// In the type of the computation.
     Own,
     Float16,
     BFloat16,
 }
 
-/// The elements of an operand, which are of type `T` in computations.
+/// The elements of an operand whose type in computations is `T`.
 #[derive(Debug)]
 pub(super) struct Stored<T> {
     address: *mut u8,
@@ -40,13 +40,13 @@ impl<T> Clone for Stored<T> {
 
 impl<T> Copy for Stored<T> {}
 
-// SAFETY: an address; who may access the bytes when is the promise of `kernels::run`'s caller and of each kernel's chunking.
+// SAFETY: this is only an address; `kernels::run`'s caller and each kernel's chunking promise who may access the bytes and when.
 unsafe impl<T> Send for Stored<T> {}
 // SAFETY: as for `Send`.
 unsafe impl<T> Sync for Stored<T> {}
 
 impl<T: Element> Stored<T> {
-    /// The elements of a view, which is of type `T`, or, where that is `f32`, of 16 bits.
+    /// The elements of a view of type `T` or, if that is `f32`, of a 16-bit type.
     pub fn of(view: &View) -> Stored<T> {
         let format = match view.desc.data_type() {
             DataType::Float16 if is_f32::<T>() => Format::Float16,
@@ -56,7 +56,7 @@ impl<T: Element> Stored<T> {
         Stored { address: view.pointer, format, element: PhantomData }
     }
 
-    /// From another element on.
+    /// Returns the elements from another one on.
     ///
     /// # Safety
     /// The element must lie in the operand.
@@ -66,10 +66,10 @@ impl<T: Element> Stored<T> {
         Stored { address: unsafe { self.address.offset(offset * self.element_bytes()) }, ..self }
     }
 
-    /// The first element.
+    /// Returns the first element.
     ///
     /// # Safety
-    /// It must be readable.
+    /// The element must be readable.
     #[inline(always)]
     pub unsafe fn first(self) -> T {
         let mut buffer = Buffer::new();
@@ -77,19 +77,19 @@ impl<T: Element> Stored<T> {
         unsafe { (self, 1).load(0, 1, &mut buffer, std::ptr::null())[0] }
     }
 
-    /// Whether elements are stored as they are computed with.
+    /// Whether elements are stored in the type of the computation.
     #[inline(always)]
     pub fn is_own(self) -> bool {
         !is_f32::<T>() || self.format == Format::Own
     }
 
-    /// The elements where they lie, if they are stored as they are computed with.
+    /// The address of the elements if they are stored in the type of the computation.
     #[inline(always)]
     pub fn own(self) -> Option<*mut T> {
         self.is_own().then(|| self.address.cast())
     }
 
-    /// Elements of a buffer for a copy of this many: none where they are stored as they are computed with.
+    /// The number of buffer elements for a copy of `count` elements: none if they are stored in the type of the computation.
     pub fn room(self, count: usize) -> usize {
         if self.is_own() { 0 } else { count }
     }
@@ -100,8 +100,8 @@ impl<T: Element> Stored<T> {
     }
 }
 
-/// Calls `work` with all elements of a run of some operands, from a given element of each on: at once, or block by block where one of
-/// them is not stored as it is computed with. Blocks but the last have [`BLOCK`] elements.
+/// Calls `work` with all elements of a run of some operands, starting at a given element of each: at once, or block by block if one of them
+/// is not stored in the type of the computation. All blocks except the last have [`BLOCK`] elements.
 ///
 /// # Safety
 /// The elements must lie in the operands, and no one may write them.
@@ -117,7 +117,7 @@ pub(super) unsafe fn for_each_block<T: Element, const N: usize>(
     for first in (0..length).step_by(block) {
         let count = block.min(length - first);
         let mut rest = buffers.iter_mut();
-        // SAFETY: the caller's promises. Those that are stored as they are computed with are read where they lie.
+        // SAFETY: the caller's promises. Operands that are stored in the type of the computation are read in place.
         work(std::array::from_fn(|n| unsafe {
             let run = (operands[n].at(starts[n] as isize), 1);
             match rest.next() {
@@ -132,7 +132,7 @@ impl<T: Element> Source<T> for (Stored<T>, isize) {
     #[inline(always)]
     unsafe fn load(self, first: usize, length: usize, buffer: &mut Buffer<T>, written: *const u8) -> &[T] {
         let (operand, stride) = self;
-        // SAFETY: the caller's promises. What is not stored as `T` is widened to `f32`, which is `T` then.
+        // SAFETY: the caller's promises. If elements are not stored as `T`, they are widened to `f32`, which then is `T`.
         unsafe {
             let from = operand.at(first as isize * stride);
             if operand.is_own() {
@@ -154,7 +154,7 @@ impl<T: Element> Target<T> for Stored<T> {
 
     #[inline(always)]
     unsafe fn write(self, first: usize, length: usize, buffer: &mut Buffer<T>, fill: impl FnOnce(&mut [T])) {
-        // SAFETY: the caller's promises. What is not stored as `T` is rounded from `f32`, which is `T` then.
+        // SAFETY: the caller's promises. If elements are not stored as `T`, they are rounded from `f32`, which then is `T`.
         unsafe {
             let to = self.at(first as isize);
             if self.is_own() {
@@ -172,7 +172,7 @@ impl<T: Element> Target<T> for Stored<T> {
 }
 
 impl Stored<f32> {
-    /// Stores one element, rounded where it is stored in 16 bits.
+    /// Stores one element, rounded if it is stored in 16 bits.
     ///
     /// # Safety
     /// As [`Stored::store`].
@@ -189,10 +189,10 @@ impl Stored<f32> {
         }
     }
 
-    /// Stores some elements from one on, each rounded once where they are stored in 16 bits.
+    /// Stores some elements, starting at one of them, each rounded once if they are stored in 16 bits.
     ///
     /// # Safety
-    /// The elements must lie in the operand, and be no one else's.
+    /// The elements must lie in the operand and belong to no one else.
     pub unsafe fn store(self, start: usize, values: &[f32]) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -204,7 +204,7 @@ impl Stored<f32> {
         }
     }
 
-    /// Elements that no one writes during `'b`.
+    /// Returns elements that no one writes during `'b`.
     ///
     /// # Safety
     /// The elements must lie in the operand, and no one may write them during `'b`.
@@ -221,7 +221,7 @@ impl Stored<f32> {
     }
 }
 
-/// Some elements of an operand that is computed with in float32.
+/// Some elements of an operand that is used in computations as float32.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Elements<'a> {
     Float32(&'a [f32]),
@@ -232,7 +232,7 @@ pub(super) enum Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// Some elements from one on: where they lie, or in a buffer.
+    /// Returns some elements, starting at one of them, in place or in a buffer.
     #[inline(always)]
     pub fn run<'b>(self, start: usize, len: usize, buffer: &'b mut [f32]) -> &'b [f32]
     where
@@ -245,7 +245,7 @@ impl<'a> Elements<'a> {
         &buffer[..len]
     }
 
-    /// Copies elements that are `stride` apart, from one of them on.
+    /// Copies elements that are `stride` apart, starting at one of them.
     pub fn copy_to(self, target: &mut [f32], start: usize, stride: usize) {
         match self {
             Elements::Float32(elements) => copy_apart(&elements[start..], stride, target, |element| element),
@@ -274,10 +274,10 @@ fn is_f32<T: 'static>() -> bool {
     TypeId::of::<T>() == TypeId::of::<f32>()
 }
 
-/// Elements of 16 bits with a stride, as float32.
+/// Widens 16-bit elements with a stride to float32.
 ///
 /// # Safety
-/// They must be readable.
+/// The elements must be readable.
 unsafe fn widen(format: Format, source: *const u16, stride: isize, wide_elements: &mut [MaybeUninit<f32>]) {
     let widened = |bits: u16| match format {
         Format::Float16 => widened_half(bits),
@@ -300,10 +300,10 @@ unsafe fn widen(format: Format, source: *const u16, stride: isize, wide_elements
     }
 }
 
-/// Float32 as elements of 16 bits.
+/// Rounds float32 to 16-bit elements.
 ///
 /// # Safety
-/// They must be writable, and no one else's.
+/// The elements must be writable and belong to no one else.
 unsafe fn round(format: Format, elements: &[f32], target: *mut u16) {
     // SAFETY: the caller's promise.
     let target = unsafe { std::slice::from_raw_parts_mut(target.cast(), elements.len()) };
@@ -322,17 +322,17 @@ fn convert<A: Copy, Y>(from: &[A], to: &mut [MaybeUninit<Y>], f: impl Fn(A) -> Y
     );
 }
 
-/// The same number; of a NaN, the bits that there are.
+/// Returns the same number; a NaN keeps its bits.
 #[inline(always)]
 pub(super) fn widened_brain(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// The same number; of a NaN, the bits that there are.
+/// Returns the same number; a NaN keeps its bits.
 #[inline(always)]
 pub(super) fn widened_half(bits: u16) -> f32 {
     let size = u32::from(bits) & 0x7fff;
-    // Denormal numbers are multiples of 2^-24; infinity and NaN have the highest exponent here and there.
+    // Denormal numbers are multiples of 2^-24; infinity and NaN have the highest exponent in both types.
     let denormal = (size as i32 as f32 * (1.0 / 16_777_216.0)).to_bits();
     let normal = (size << 13) + 0x3800_0000;
     let not_finite = (size << 13) | 0x7f80_0000;
@@ -341,7 +341,7 @@ pub(super) fn widened_half(bits: u16) -> f32 {
     f32::from_bits(wide | (u32::from(bits) & 0x8000) << 16)
 }
 
-/// The nearest number, of two the even one; of a NaN, the upper bits, so that it stays one.
+/// Returns the nearest number, with ties to even; for a NaN, the upper bits, so that it stays NaN.
 #[inline(always)]
 fn rounded_to_brain(value: f32) -> u16 {
     let bits = value.to_bits();
@@ -350,7 +350,7 @@ fn rounded_to_brain(value: f32) -> u16 {
     (if bits & 0x7fff_ffff > 0x7f80_0000 { not_a_number } else { rounded }) as u16
 }
 
-/// The nearest number, of two the even one; of a NaN, the upper bits, so that it stays one.
+/// Returns the nearest number, with ties to even; for a NaN, the upper bits, so that it stays NaN.
 #[inline(always)]
 fn rounded_to_half(value: f32) -> u16 {
     let bits = value.to_bits();
@@ -410,7 +410,7 @@ mod tests {
                 assert_bits_of_conversions(&kernel, &reads, &[desc(data_type, &sizes)]);
             }
         }
-        // Channels of some thousand positions, of which chunks and blocks end within rows.
+        // Channels of some thousand positions, whose chunks and blocks end within rows.
         let (image, channels) = ([2, 3, 70, 41], desc(DataType::Float32, &[3]));
         let kernel = Kernel::BatchNormalizationTraining {
             epsilon: 1e-5,
@@ -433,7 +433,7 @@ mod tests {
 
     #[test]
     fn numbers_are_rounded_as_the_half_crate_does() {
-        // Every number of 16 bits, the middle between it and the next, and what lies beside that.
+        // Every 16-bit number, the midpoint between it and the next, and the numbers next to that.
         for high in 0..=u16::MAX {
             for low in [0, 1, 0x0fff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001, 0xffff] {
                 let value = f32::from_bits(u32::from(high) << 16 | low);

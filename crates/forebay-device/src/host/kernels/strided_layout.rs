@@ -1,5 +1,5 @@
-//! How a tensor x\[images, channels, rows, ..] lies: rows of the first spatial dimension may be anywhere, with all channels of
-//! one row together or all rows of one channel. Within a row, places lie together.
+//! The layout of a tensor x\[images, channels, rows, ..]: rows of the first spatial dimension can be anywhere, with all channels of one row
+//! together or all rows of one channel. Within a row, places are contiguous.
 
 use forebay_base::kernel::{ReductionBlock, reduction_block_of_channels};
 use forebay_base::{SumTree, TensorDesc};
@@ -19,7 +19,7 @@ pub(super) struct StridedLayout {
 
 impl StridedLayout {
     /// # Errors
-    /// Where there is no channel axis, or the places of a row do not lie together.
+    /// Returns an error if there is no channel axis, or if the places of a row are not contiguous.
     pub fn of(desc: &TensorDesc) -> Result<StridedLayout, String> {
         let sizes: Vec<usize> = desc.sizes().iter().map(|&size| size as usize).collect();
         let strides: Vec<usize> = desc.effective_strides().iter().map(|&stride| stride as usize).collect();
@@ -46,12 +46,12 @@ impl StridedLayout {
         })
     }
 
-    /// Whether the rows of a channel follow each other.
+    /// Whether the rows of a channel follow each other without gaps.
     pub fn is_seamless(&self) -> bool {
         self.row_stride == self.places
     }
 
-    /// Whether both have the same sizes.
+    /// Whether both layouts have the same sizes.
     pub fn fits(&self, other: &StridedLayout) -> bool {
         let sizes = |strided_layout: &StridedLayout| {
             [strided_layout.images, strided_layout.channels, strided_layout.rows, strided_layout.places]
@@ -87,12 +87,12 @@ impl ReductionBlocks {
         self.tree().leaves() as usize
     }
 
-    /// The tree of which chunks are the leaves.
+    /// The tree whose leaves are the chunks.
     pub fn tree(&self) -> SumTree {
         SumTree::new(self.strided_layout.images.div_ceil(self.images) as u64, self.per_image as u64)
     }
 
-    /// Positions of a whole chunk.
+    /// The number of positions of a whole chunk.
     pub fn positions(&self) -> usize {
         self.images * self.rows * self.strided_layout.places
     }

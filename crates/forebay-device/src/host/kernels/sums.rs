@@ -1,6 +1,6 @@
-//! Kernels: sums over positions in parts, and what becomes of them.
+//! Kernels: partial sums over positions, and the results computed from them.
 //!
-//! The kernels that sum everything at once use the same functions: so parts agree with them bit for bit.
+//! The kernels that sum everything at once use the same functions, so parts agree with them bit for bit.
 
 use forebay_base::Kernel;
 use forebay_base::kernel::{Summing, add_statistics};
@@ -19,7 +19,7 @@ use crate::device::DeviceError;
 /// # Safety
 /// As [`super::run`].
 pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), DeviceError> {
-    // Sums are always float64; what is summed has the type.
+    // Sums are always float64; the summed operands determine the type.
     let data_type = match kernel {
         Kernel::AddSums { .. } | Kernel::FromSums { .. } => writes[0].desc.data_type(),
         Kernel::Sums { of: Summing::BatchStatistics { .. } | Summing::BatchGradient { .. } } => {
@@ -40,7 +40,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
 }
 
 /// # Safety
-/// As [`super::run`], and what is summed must be of type `T`.
+/// As [`super::run`], and the summed operands must be of type `T`.
 unsafe fn sums<T: Float>(of: Summing, reads: &[View], sums: &View) -> Result<(), String> {
     // SAFETY: the caller's promises.
     unsafe {
@@ -70,7 +70,7 @@ unsafe fn add(of: Summing, reads: &[View], sums: &View) -> Result<(), String> {
     }
     let [earlier, later, sums] = [&reads[0], &reads[1], sums].map(Pointer::<f64>::of);
     for channel in 0..channels {
-        // SAFETY: the views have these elements, and the earlier sums are read before those in their place are written.
+        // SAFETY: the views have these elements, and earlier sums are read before the sums that replace them are written.
         unsafe {
             let at = |table: Pointer<f64>, row: usize| table.at((row * channels + channel) as isize);
             if matches!(of, Summing::BatchStatistics { .. }) {
@@ -141,8 +141,8 @@ mod tests {
         Tensor::new(&desc(tensor.desc.data_type(), &sizes), own)
     }
 
-    /// A sum over 2 N indices of the first axis is what two ranges of N hand over: the sums of their nodes, added by the tree.
-    /// `blocks` are reduction blocks, of a number of indices each; operands of `whole` are needed whole.
+    /// A sum over 2 N indices of the first axis consists of the node sums that two ranges of N hand over, added along the tree. `blocks`
+    /// are reduction blocks, of a number of indices each; operands in `whole` are needed whole.
     fn check(of: Summing, operands: &[Tensor], whole: &[usize], channels: u64, (count, of_block): (u64, u64)) {
         let table = [desc(DataType::Float64, &[of.rows(), channels])];
         let sums = |range: Range<u64>| {

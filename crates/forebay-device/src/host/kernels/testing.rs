@@ -1,5 +1,5 @@
-//! How kernels are tested: every run is repeated with 1, 2 and 3 threads and with every in-place pair that the kernel
-//! allows, and all of them must give the same bits.
+//! How kernels are tested: every run is repeated with 1, 2 and 3 threads and with every in-place pair that the kernel allows, and all runs
+//! must give the same bits.
 
 use std::sync::OnceLock;
 
@@ -21,7 +21,7 @@ pub(super) fn strided(data_type: DataType, sizes: &[u64], strides: &[u64]) -> Te
     TensorDesc::strided(data_type, sizes, strides).unwrap()
 }
 
-/// A tensor with bytes of its own, aligned to 16 bytes.
+/// A tensor that owns its bytes, aligned to 16 bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Tensor {
     pub desc: TensorDesc,
@@ -29,13 +29,13 @@ pub(super) struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor whose bytes are all 0xa5, so that what a kernel forgets to write is seen.
+    /// A tensor whose bytes are all 0xa5, so that anything that a kernel forgets to write is noticed.
     pub fn unwritten(desc: &TensorDesc) -> Tensor {
         let words = desc.total_size_bytes().div_ceil(16) as usize;
         Tensor { desc: desc.clone(), storage: vec![u128::from_le_bytes([0xa5; 16]); words] }
     }
 
-    /// A tensor with the given elements in the order in which they lie in memory.
+    /// A tensor with the given elements in memory order.
     pub fn new(desc: &TensorDesc, values: &[f64]) -> Tensor {
         let mut tensor = Tensor::unwritten(desc);
         let size = desc.data_type().size_bytes() as usize;
@@ -110,7 +110,7 @@ fn pools() -> &'static [ThreadPool; 3] {
     POOLS.get_or_init(|| [1, 2, 3].map(|count| ThreadPoolBuilder::new().num_threads(count).build().unwrap()))
 }
 
-/// Leaves NaN in the buffers of all threads: no kernel may see what they held before.
+/// Fills the buffers of all threads with NaN: no kernel may depend on their previous contents.
 pub(super) fn spoil_buffers() {
     pools().iter().for_each(|pool| {
         pool.broadcast(|_| with_buffer(ELEMENTS_MAX, |buffer| buffer.fill(f32::NAN)));
@@ -135,7 +135,7 @@ fn run_once(
     let workspace_bytes = super::workspace_bytes(kernel, &descs(reads), writes).unwrap();
     let mut workspace = Tensor::unwritten(&desc(DataType::UInt8, &[workspace_bytes.max(1)]));
     let workspace = workspace.view();
-    // SAFETY: the tensors are live, aligned and no one else's; only the pair that the kernel names shares bytes.
+    // SAFETY: the tensors are live, aligned and belong to no one else; only the pair that the kernel names shares bytes.
     pool.install(|| unsafe { super::run(kernel, &read_views, &write_views, Some(workspace)) }).unwrap();
     if let Some((write, read)) = in_place {
         write_tensors[write].storage.clone_from(&read_tensors[read].storage);
@@ -143,7 +143,7 @@ fn run_once(
     write_tensors
 }
 
-/// Runs a kernel with 1, 2 and 3 threads, and in place where it may, checks that all give the same bits, and returns them.
+/// Runs a kernel with 1, 2 and 3 threads, and in place if it allows that, checks that all runs give the same bits, and returns the results.
 pub(super) fn run(kernel: &Kernel, reads: &[&Tensor], writes: &[TensorDesc]) -> Vec<Tensor> {
     let outputs = run_once(kernel, reads, writes, None, &pools()[0]);
     let check = |others: Vec<Tensor>, what: &str| {
@@ -176,13 +176,13 @@ pub(super) fn run(kernel: &Kernel, reads: &[&Tensor], writes: &[TensorDesc]) -> 
     outputs
 }
 
-/// The reason why a kernel refuses operands.
+/// The reason for which a kernel refuses operands.
 pub(super) fn refusal(kernel: &Kernel, reads: &[&Tensor], writes: &[TensorDesc]) -> String {
     let mut read_tensors: Vec<Tensor> = reads.iter().map(|&tensor| tensor.clone()).collect();
     let mut write_tensors: Vec<Tensor> = writes.iter().map(Tensor::unwritten).collect();
     let read_views: Vec<View> = read_tensors.iter_mut().map(Tensor::view).collect();
     let write_views: Vec<View> = write_tensors.iter_mut().map(Tensor::view).collect();
-    // SAFETY: the tensors are live, aligned and no one else's.
+    // SAFETY: the tensors are live, aligned and belong to no one else.
     unsafe { super::run(kernel, &read_views, &write_views, None) }.unwrap_err().to_string()
 }
 
@@ -197,7 +197,7 @@ pub(super) fn assert_close(values: &[f64], expected: &[f64], tolerance: f64, wha
     }
 }
 
-/// The gradient of `loss` by `x`, by central differences.
+/// The gradient of `loss` with respect to `x`, by central differences.
 pub(super) fn differences(x: &[f64], loss: impl Fn(&[f64]) -> f64) -> Vec<f64> {
     let step = 1e-5;
     (0..x.len())
@@ -217,7 +217,7 @@ pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// A tensor of another type, by the kernel for that.
+/// Converts a tensor to another type with the kernel for that.
 fn converted(tensor: &Tensor, data_type: DataType) -> Tensor {
     match tensor.desc.data_type() == data_type {
         true => tensor.clone(),
@@ -225,7 +225,7 @@ fn converted(tensor: &Tensor, data_type: DataType) -> Tensor {
     }
 }
 
-/// Checks that a launch has the bits of conversions around the launch in float32.
+/// Checks that a launch gives the same bits as the launch in float32 with conversions around it.
 #[track_caller]
 pub(super) fn assert_bits_of_conversions(kernel: &Kernel, reads: &[Tensor], writes: &[TensorDesc]) {
     let own = run(kernel, &reads.iter().collect::<Vec<_>>(), writes);

@@ -1,20 +1,20 @@
-//! The buffer that every thread keeps: for what it packs, and for sums that wait.
+//! The buffer that every thread keeps, for packed operands and for sums that wait.
 
 use std::cell::RefCell;
 
 use super::PACKING_BYTES_PER_THREAD;
 
-/// Elements that one task may ask for.
+/// The most elements that one task can request.
 pub(super) const ELEMENTS_MAX: usize = (PACKING_BYTES_PER_THREAD / 4) as usize - ALIGNMENT;
-/// Elements of a cache line.
+/// Elements per cache line.
 const ALIGNMENT: usize = 16;
 
 thread_local! {
     static BUFFER: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Lends the calling thread's buffer: `count` elements from a cache line on, with whatever they held before. `work` must
-/// neither borrow it again nor hand work to the thread pool.
+/// Lends the calling thread's buffer: `count` elements that start at a cache line, with their previous contents. `work` must neither borrow
+/// it again nor hand work to the thread pool.
 pub(super) fn with_buffer<R>(count: usize, work: impl FnOnce(&mut [f32]) -> R) -> R {
     assert!(count <= ELEMENTS_MAX, "{count} elements are more than the {ELEMENTS_MAX} that count as host memory");
     BUFFER.with_borrow_mut(|buffer| {

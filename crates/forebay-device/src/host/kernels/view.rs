@@ -2,16 +2,16 @@
 
 use forebay_base::TensorDesc;
 
-/// An operand: how the tensor lies, and where it starts.
+/// An operand: the layout of the tensor and its start address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View<'a> {
-    /// How the tensor lies.
+    /// The layout of the tensor.
     pub desc: &'a TensorDesc,
     /// First byte.
     pub pointer: *mut u8,
 }
 
-// SAFETY: a view is an address and a shared descriptor; who may access the bytes when is the promise of `kernels::run`'s caller.
+// SAFETY: a view is only an address and a shared descriptor; `kernels::run`'s caller promises who may access the bytes and when.
 unsafe impl Send for View<'_> {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for View<'_> {}
@@ -27,7 +27,7 @@ impl View<'_> {
         self.desc.effective_strides().iter().map(|&stride| stride as usize).collect()
     }
 
-    /// Number of logical elements.
+    /// The number of logical elements.
     pub fn count(&self) -> usize {
         self.desc.element_count() as usize
     }

@@ -1,4 +1,4 @@
-//! Attention as ONNX Runtime's operators have it: heads last, with biases, masks of lengths, and caches.
+//! ONNX Runtime's attention operators: heads come last, and there are biases, masks of lengths, and caches.
 
 use forebay_base::kernel::BinaryOp;
 use forebay_base::{DataType, Kernel, Tensor};
@@ -15,7 +15,7 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[
     composed!(MICROSOFT, "Attention", attention),
     composed!(MICROSOFT, "GroupQueryAttention", group_query_attention),
@@ -27,7 +27,7 @@ fn heads_of(view: &NodeView, name: &str) -> Result<u64, ModelError> {
     size(view, &format!("attribute {name}"), view.int(name, 0)?)
 }
 
-/// The scale that a node names; 0 and none are 1 / sqrt(size).
+/// The scale of a node, or 1 / sqrt(size) if it is 0 or absent.
 fn scale_of(view: &NodeView, size: u64) -> Result<f32, ModelError> {
     match view.float("scale", 0.0)? {
         0.0 => Ok(default_scale(size)),
@@ -35,20 +35,20 @@ fn scale_of(view: &NodeView, size: u64) -> Result<f32, ModelError> {
     }
 }
 
-/// Elements of the last dimension from `start` on.
+/// `count` elements of the last dimension, from `start` on.
 fn columns(c: &mut Composer, x: &Part, start: u64, count: u64) -> Result<Part, ModelError> {
     c.slice(x, x.ty.shape.len().saturating_sub(1), start, count)
 }
 
-/// x plus some elements of a bias of one dimension.
+/// x plus some elements of a one-dimensional bias.
 fn plus_part(c: &mut Composer, x: &Part, bias: Option<&Part>, start: u64) -> Result<Part, ModelError> {
     let (Some(bias), Some(&hidden)) = (bias, x.ty.shape.last()) else { return Ok(x.clone()) };
     let bias = c.slice(bias, 0, start, hidden)?;
     c.binary(BinaryOp::Add, x, &bias)
 }
 
-/// A mask of keys as something to add: 0 where the key counts, else the node's filter value. Lengths [batch], or flags
-/// [batch, keys] or [batch, rows, keys].
+/// A mask of keys, converted to a summand: 0 if the key counts, and the node's filter value otherwise. The mask holds lengths [batch],
+/// or flags [batch, keys] or [batch, rows, keys].
 fn key_mask(c: &mut Composer, mask: &Part, batch: u64, keys: u64) -> Result<Part, ModelError> {
     let counts = match *mask.ty.shape.as_slice() {
         [count] if count == batch => within_lengths(c, mask, keys)?,
@@ -74,7 +74,7 @@ fn key_mask(c: &mut Composer, mask: &Part, batch: u64, keys: u64) -> Result<Part
     c.select(&counts, &zero, &filter)
 }
 
-/// The sum of what is added to scores.
+/// The sum of two optional summands of the scores.
 fn joined(c: &mut Composer, a: Option<Part>, b: Option<Part>) -> Result<Option<Part>, ModelError> {
     match (a, b) {
         (Some(a), Some(b)) => {
@@ -85,12 +85,12 @@ fn joined(c: &mut Composer, a: Option<Part>, b: Option<Part>) -> Result<Option<P
     }
 }
 
-/// Queries, keys and values by heads, with biases added.
+/// Queries, keys and values, split into heads, with biases added.
 fn projected(c: &mut Composer, heads: u64) -> Result<[Part; 3], ModelError> {
     let view = c.view;
     let query = c.input(0)?;
     let bias = if view.has_input(3) { Some(c.input(3)?) } else { None };
-    // [batch, length, heads, parts, size]: heads first, and each part by itself.
+    // Splits [batch, length, heads, parts, size] into one tensor for each part.
     let packed = |c: &mut Composer, x: &Part| -> Result<Vec<Part>, ModelError> {
         let &[batch, length, own, count, size] = x.ty.shape.as_slice() else {
             return Err(c
@@ -173,7 +173,7 @@ fn multi_head_attention(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish_all(outputs(y, [keys, values], attended))
 }
 
-/// Projects x to queries, keys and values first.
+/// Attention that first projects x to queries, keys and values.
 fn attention(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let heads = heads_of(&view, "num_heads")?;
@@ -189,7 +189,7 @@ fn attention(view: NodeView) -> Result<Decomposition, ModelError> {
     attended(c, &all, places)
 }
 
-/// The same with integers: inputs 0 and 1 have scales (3, 4) and zero points (6, 7).
+/// The same with integers: the scales of inputs 0 and 1 are inputs 3 and 4, and their zero points are inputs 6 and 7.
 fn quantized_attention(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let heads = heads_of(&view, "num_heads")?;
@@ -202,16 +202,16 @@ fn quantized_attention(view: NodeView) -> Result<Decomposition, ModelError> {
     attended(c, &all, Places { heads, mask: 5, past: 8, added: None })
 }
 
-/// Where the inputs of an attention are that projects, but for those of the projection.
+/// The number of heads of an attention that projects, and its inputs except those of the projection.
 struct Places {
     heads: u64,
     mask: usize,
     past: usize,
-    /// What is added to the scores.
+    /// The bias to add to the scores.
     added: Option<Part>,
 }
 
-/// Attention of queries, keys and values that stand one after the other in the last dimension.
+/// Attention of queries, keys and values that follow each other in the last dimension.
 fn attended(mut c: Composer, all: &Part, places: Places) -> Result<Decomposition, ModelError> {
     let (view, heads) = (c.view, places.heads);
     let hidden = all.ty.shape.last().copied().unwrap_or(0);
@@ -262,7 +262,7 @@ fn attended(mut c: Composer, all: &Part, places: Places) -> Result<Decomposition
     };
     let attended = attend(&mut c, attending)?;
     let y = join_heads(&mut c, &attended.y)?;
-    // Keys and values are one output.
+    // Keys and values form one output.
     let one = |c: &Composer, part: &Part| c.reshape(part, &[&[1], part.ty.shape.as_slice()].concat());
     let present = match matches!(view.node.outputs.get(1), Some(Some(_))) {
         true => {
@@ -274,7 +274,7 @@ fn attended(mut c: Composer, all: &Part, places: Places) -> Result<Decomposition
     c.finish_all(outputs(y.clone(), [present, y], attended))
 }
 
-/// Groups of heads share keys; always causal. The cache grows: what is new stands behind all of what is past, in every batch.
+/// Causal attention in which groups of heads share keys. The cache grows: new keys and values follow all past ones, in every batch.
 fn group_query_attention(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (heads, groups) = (heads_of(&view, "num_heads")?, heads_of(&view, "kv_num_heads")?);
@@ -354,7 +354,7 @@ fn group_query_attention(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish_all(outputs(y, [keys, values], attended))
 }
 
-/// The angles of the new positions, which follow those of the cache unless they are given.
+/// The angles of the new positions, which follow the positions in the cache unless they are given.
 fn rotation(c: &mut Composer, past: u64, length: u64) -> Result<Rotation, ModelError> {
     let view = c.view;
     let tables = [c.input(7)?, c.input(8)?];

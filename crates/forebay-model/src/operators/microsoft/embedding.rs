@@ -11,14 +11,14 @@ use super::MICROSOFT;
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[
     composed!(MICROSOFT, "EmbedLayerNormalization", |view| {
-        // Positions are the ninth input, behind the mask.
+        // Positions are the ninth input, after the mask.
         embedded(view, 7, Some(8), &|c, input| c.input(input))
     }),
     composed!(MICROSOFT, "QEmbedLayerNormalization", |view| {
-        // Scales of the five tables and vectors begin at input 8, their zero points at input 13.
+        // The scales of the five tables and vectors begin at input 8, and their zero points at input 13.
         embedded(view, 7, None, &|c, input| {
             let (x, scale, zero) = (c.input(input)?, given_number(c, input + 6)?, number(c, input + 11)?);
             let x = centred(c, &x, zero.as_ref())?;
@@ -27,10 +27,10 @@ pub const ROWS: &[Operator] = &[
     }),
 ];
 
-/// Gives an input from 2 on as real numbers.
+/// Returns one of the inputs from 2 on as real numbers.
 type Real<'a> = &'a dyn Fn(&mut Composer, usize) -> Result<Part, ModelError>;
 
-/// The rows of a table that indices name.
+/// The rows of a table at the given indices.
 fn rows(c: &mut Composer, table: &Part, indices: &Part) -> Result<Part, ModelError> {
     if table.ty.shape.len() != 2 {
         return Err(c.view.error(format!("a table of embeddings has two dimensions, not {}", table.ty)));
@@ -38,7 +38,7 @@ fn rows(c: &mut Composer, table: &Part, indices: &Part) -> Result<Part, ModelErr
     gathered(c, table, indices, 0)
 }
 
-/// The normalised sum, how many elements of the mask count in each sequence (0 without a mask), and the sum.
+/// The normalised sum, the number of elements that the mask keeps in each sequence (0 without a mask), and the sum.
 fn embedded(view: NodeView, mask: usize, positions: Option<usize>, real: Real) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let words = c.input(0)?;

@@ -1,4 +1,4 @@
-//! Operators of the domain `com.microsoft`: what ONNX Runtime's optimizers write.
+//! Operators of the domain `com.microsoft`, which ONNX Runtime's optimizers write.
 
 pub mod attention;
 pub mod embedding;
@@ -20,7 +20,7 @@ use crate::operator::{NodeView, Operator};
 /// The domain.
 pub const MICROSOFT: &str = "com.microsoft";
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[
     composed!(MICROSOFT, "BiasGelu", bias_gelu),
     composed!(MICROSOFT, "FastGelu", fast_gelu),
@@ -33,7 +33,7 @@ pub const ROWS: &[Operator] = &[
     composed!(MICROSOFT, "SimplifiedLayerNormalization", simplified_normalization),
     composed!(MICROSOFT, "SkipLayerNormalization", skip_normalization),
     composed!(MICROSOFT, "SkipSimplifiedLayerNormalization", skip_simplified_normalization),
-    // ONNX Runtime writes this one without a domain, too.
+    // ONNX Runtime also writes this one without a domain.
     composed!("SimplifiedLayerNormalization", simplified_normalization),
 ];
 
@@ -68,13 +68,13 @@ fn quick_gelu(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// Input 0 plus input `bias`, where that is given: it must not enlarge it.
+/// Input 0 plus input `bias`, if that is given. The bias must not enlarge input 0.
 fn biased(c: &mut Composer, bias: usize) -> Result<Part, ModelError> {
     let x = c.input(0)?;
     plus(c, &x, bias)
 }
 
-/// x plus an input, where that is given: it must not enlarge x.
+/// x plus an input, if that is given. The input must not enlarge x.
 fn plus(c: &mut Composer, x: &Part, input: usize) -> Result<Part, ModelError> {
     if !c.view.has_input(input) {
         return Ok(x.clone());
@@ -87,7 +87,7 @@ fn plus(c: &mut Composer, x: &Part, input: usize) -> Result<Part, ModelError> {
     }
 }
 
-/// A list of floats; none where there is no such attribute.
+/// A list of floats, which is empty if there is no such attribute.
 fn floats<'a>(view: &NodeView<'a>, name: &str) -> Result<&'a [f32], ModelError> {
     match view.attribute(name) {
         None => Ok(&[]),
@@ -137,7 +137,7 @@ fn fused_gemm(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// alpha op(a) op(b), where op may transpose the last two dimensions, and may put the first dimension before the last one first.
+/// alpha op(a) op(b), where op can move the first dimension to just before the last one, and can then transpose the last two.
 fn fused_product(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let mut factors = [c.input(0)?, c.input(1)?];
@@ -167,7 +167,7 @@ fn simplified_normalization(view: NodeView) -> Result<Decomposition, ModelError>
     c.finish_all(vec![y, inverse])
 }
 
-/// The layer normalisation of input + skip + bias, mean and inverse deviation, and that sum.
+/// The layer normalisation of input + skip + bias, its mean and inverse deviation, and that sum.
 fn skip_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let sum = biased(&mut c, 1)?;
@@ -179,7 +179,7 @@ fn skip_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish_all(vec![y, mean, deviation, sum])
 }
 
-/// The same without mean and bias of the normalisation; no statistics.
+/// The same without the mean and bias of the normalisation, and without statistics.
 fn skip_simplified_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let sum = biased(&mut c, 1)?;
@@ -191,7 +191,7 @@ fn skip_simplified_normalization(view: NodeView) -> Result<Decomposition, ModelE
     c.finish_all(vec![y, root.clone(), root, sum])
 }
 
-/// Inputs in another order than ONNX's, and positions that may be one number: that of the first.
+/// The inputs are in a different order from ONNX's, and the positions can be a single number: the first position.
 fn rotary_embedding(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (input, positions) = (c.input(0)?, c.input(1)?);
@@ -201,7 +201,7 @@ fn rotary_embedding(view: NodeView) -> Result<Decomposition, ModelError> {
     }
     let turned = view.int("rotary_embedding_dim", 0)?;
     let heads = match (view.int("num_heads", 0)?, input.ty.shape.as_slice()) {
-        // Without a number, heads are as long as the angles say.
+        // Without a number of heads, their size follows from the angles.
         (0, &[_, _, hidden]) => {
             let pairs = cosine.ty.shape.last().copied().unwrap_or(0);
             hidden.checked_div(pairs.saturating_mul(2)).unwrap_or(0) as i64

@@ -12,14 +12,14 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[
     composed!(MICROSOFT, "GatherBlockQuantized", gathered_blocks),
     composed!(MICROSOFT, "MatMulNBits", product_of_bits),
 ];
 
-/// Rows of a table, as real numbers: (number - zero point) scale, where each block along an axis has its own. Bytes may hold two
-/// numbers of 4 bits, the lower half first; a zero point is half their range then, where none is given.
+/// Rows of a table, as real numbers: (number - zero point) scale, where each block along an axis has its own scale and zero point. Bytes
+/// can hold two 4-bit numbers each, the lower half first. If no zero points are given for bytes, they are half the range of the numbers.
 fn gathered_blocks(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (data, indices, scales) = (c.input(0)?, c.input(1)?, c.input(2)?);
@@ -42,7 +42,7 @@ fn gathered_blocks(view: NodeView) -> Result<Decomposition, ModelError> {
     let is_packed = is_bytes && bits == 4;
     let data = gathered(&mut c, &data, &indices, rows)?;
     let scales = gathered(&mut c, &scales, &indices, rows)?;
-    // Where the blocked axis is now.
+    // The position of the blocked axis after gathering.
     let along = if along > rows { along + indices.ty.shape.len() - 1 } else { along };
     let numbers = match is_packed {
         true => halves(&mut c, &data)?,
@@ -86,7 +86,7 @@ fn gathered_blocks(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// The two numbers of 4 bits of each byte, one after the other in the last axis.
+/// The two 4-bit numbers of each byte, one after the other along the last axis.
 fn halves(c: &mut Composer, bytes: &Part) -> Result<Part, ModelError> {
     let mut shape = bytes.ty.shape.clone();
     let columns = shape.pop().unwrap_or(1);
@@ -97,8 +97,8 @@ fn halves(c: &mut Composer, bytes: &Part) -> Result<Part, ModelError> {
     c.reshape(&numbers, &shape)
 }
 
-/// a b^T + bias, where b[n, k] is given in blocks along k: (bits - zero point) scale. A zero point is half the range where none is
-/// given; bits of the lower half of a byte come first.
+/// a b^T + bias, where b[n, k] is given in blocks along k: (bits - zero point) scale. If no zero points are given, they are half the
+/// range. The lower half of a byte comes first.
 fn product_of_bits(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let attribute = |name: &str| size(&view, &format!("attribute {name}"), view.int(name, 0)?);
@@ -149,7 +149,7 @@ fn product_of_bits(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// Bytes as numbers of `bits` bits: [rows, columns] of float32, where all are exact.
+/// Bytes as numbers of `bits` bits: [rows, columns] of float32, which represents all of them exactly.
 fn unpacked(c: &mut Composer, packed: &Part, rows: u64, columns: u64, bits: i64) -> Result<Part, ModelError> {
     let bytes = c.cast(packed, DataType::Float32);
     if bits == 8 {

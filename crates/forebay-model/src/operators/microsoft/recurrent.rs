@@ -12,11 +12,11 @@ use super::MICROSOFT;
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
 
-/// The rows.
+/// The rows of this family.
 pub const ROWS: &[Operator] = &[composed!(MICROSOFT, "DynamicQuantizeLSTM", dynamic_quantize_lstm)];
 
-/// A scale or a zero point of weights \[directions, terms, columns], one for each direction or for each of its columns, so that it
-/// broadcasts to them.
+/// The scales or zero points of weights \[directions, terms, columns], of which there is one for each direction or for each of its columns,
+/// in a shape that broadcasts to the weights.
 fn of_weights(c: &Composer, part: &Part, weights: &Part, what: &str) -> Result<Part, ModelError> {
     let (directions, columns) = (weights.ty.shape[0], weights.ty.shape[2]);
     match *part.ty.shape.as_slice() {
@@ -48,9 +48,9 @@ fn weights(c: &mut Composer, input: usize, scale: usize) -> Result<(Factor, Part
     Ok((Factor::new(c, w, zero)?, of_w))
 }
 
-/// An LSTM whose weights are integers \[directions, terms, columns], with scales and zero points. What they are multiplied with is
-/// quantised by its range: the whole sequence at once, and at each step the state of each sequence by itself, as ONNX Runtime does where
-/// each sequence has a thread.
+/// An LSTM whose weights are integers \[directions, terms, columns], with scales and zero points. The numbers that they are multiplied by
+/// are quantised by their range: the whole sequence at once, and the state of each sequence separately at each step, as ONNX Runtime does
+/// if each sequence has a thread.
 fn dynamic_quantize_lstm(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut recurrence = recurrence(&view, RecurrentCell::Lstm { couples_forget: view.int("input_forget", 0)? != 0 })?;
     recurrence.quantizes_state = true;

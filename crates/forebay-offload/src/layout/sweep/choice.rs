@@ -1,4 +1,4 @@
-//! Which gap helps best in a slot, and how.
+//! Finds which gap helps best in a slot, and how.
 
 use crate::layout::sweep::Sweep;
 use crate::schedule::MemorySpace;
@@ -11,14 +11,14 @@ pub struct Crossing {
     pub widened: bool,
 }
 
-/// What becomes of a gap's bytes.
+/// What happens to the bytes of a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// They leave and return.
     Absent,
-    /// They are back by then, and return later instead.
+    /// They would be back by then, and return later instead.
     Later,
-    /// They leave later, and do so sooner instead.
+    /// They would leave later, and leave sooner instead.
     Sooner,
 }
 
@@ -27,12 +27,12 @@ pub enum Effect {
 pub struct Choice {
     pub span: usize,
     pub place: MemorySpace,
-    /// The slot, counted as the gap counts.
+    /// The slot, in the numbering of the gap.
     pub at: usize,
-    /// A copy that is there already.
+    /// A copy that already exists.
     pub copy: Option<usize>,
     pub effect: Effect,
-    /// Where a new copy is made, if one is.
+    /// Where a new copy is made, if any.
     pub out: Option<Crossing>,
     /// Where bytes return.
     pub back: Crossing,
@@ -40,7 +40,7 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// How often waiting has to pay for a byte.
+    /// How many crossings of a byte have to be paid for by waiting.
     fn price(&self) -> usize {
         usize::from(self.out.is_some_and(|out| out.widened)) + usize::from(self.back.widened)
     }
@@ -55,15 +55,15 @@ impl Sweep<'_, '_> {
             if found.is_some() {
                 return found;
             }
-            // It is asked again in the next slot.
+            // The gap is tried again in the next slot.
             self.active.remove(&(end, span));
             self.refused.push((end, span));
         }
     }
 
-    /// The gap that seems to help best: the least of it has to be waited for, and it ends last.
+    /// The gap that seems to help best: the one that needs the least waiting and ends last.
     ///
-    /// In one slot prices do not fall, so the search goes on where it last ended.
+    /// Prices do not fall within a slot, so the search goes on where it last ended.
     fn most_promising(&mut self, slot: usize) -> Option<(usize, usize)> {
         let mut best: Option<(usize, (usize, usize))> = None;
         let mut spent = Vec::new();
@@ -75,7 +75,7 @@ impl Sweep<'_, '_> {
         }
         for (end, span) in spent {
             self.active.remove(&(end, span));
-            // What returns early may return later.
+            // Bytes that return early may return later instead.
             let returned = (end + self.first_back(span)).saturating_sub(self.layout.needs.reuse_gaps[span].end);
             if returned + 1 < end && returned < self.count() {
                 self.starts[returned].push((end, span));
@@ -85,8 +85,8 @@ impl Sweep<'_, '_> {
         best.map(|(_, entry)| entry)
     }
 
-    /// The first gap, from one on towards those that end earlier, of which no more has to be waited for than `enough`; where
-    /// there is none, the one of which least has to be. Gaps that are wholly absent are `spent`.
+    /// The first gap, from `from` on towards those that end earlier, that needs no more waiting than `enough`; if there is none, the one
+    /// that needs the least. Gaps that are wholly absent are `spent`.
     fn least_waited_for(
         &self,
         slot: usize,
@@ -95,7 +95,7 @@ impl Sweep<'_, '_> {
         spent: &mut Vec<(usize, usize)>,
     ) -> Option<(usize, (usize, usize))> {
         let (layout, count) = (&*self.layout, self.count());
-        // Over one step, where the link has room last before the slot, and first after it.
+        // Within one step, the last slot before this one and the first one after it in which the link has room.
         let place = usize::from(self.strategy.prefers_ssd());
         let last_out = self.out_free[place].last(slot, slot + count);
         let first_in = self.in_free[place].first(slot + 1, slot + 1 + count);
@@ -149,7 +149,7 @@ impl Sweep<'_, '_> {
                 most_bytes,
             });
         }
-        // A copy that is there costs nothing outwards.
+        // An existing copy costs nothing outwards.
         while let Some(&number) = layout.of_version[gap.version].get(self.passed[span]) {
             let copy = &layout.copies[number];
             let is_made = copy.made.is_none_or(|made| made < at);
@@ -166,14 +166,14 @@ impl Sweep<'_, '_> {
         self.ask_for_a_copy(span, at)
     }
 
-    /// Where bytes return that are absent in a slot.
+    /// Where bytes that are absent in a slot return.
     fn back_of(&self, span: usize, place: MemorySpace, at: usize) -> Crossing {
         let end = self.layout.needs.reuse_gaps[span].end;
         let free = self.in_free[usize::from(place == MemorySpace::Ssd)].last(at + 1, end);
         Crossing { slot: free.unwrap_or(end - 1), widened: free.is_none() }
     }
 
-    /// How a gap could help with a new copy, or with one that is made earlier.
+    /// Finds how a gap could help with a new copy, or with one that is made earlier.
     fn ask_for_a_copy(&mut self, span: usize, at: usize) -> Option<Choice> {
         let version = self.layout.needs.reuse_gaps[span].version;
         let tensor = self.layout.needs.versions[version].tensor;
@@ -215,11 +215,11 @@ impl Sweep<'_, '_> {
         found
     }
 
-    /// A copy that is made too late for a slot, and may be made earlier.
+    /// A copy that is made too late for a slot, and could be made earlier.
     fn late_copy(&mut self, span: usize, at: usize) -> Option<usize> {
         let layout = &*self.layout;
         let copies = &layout.of_version[layout.needs.reuse_gaps[span].version];
-        // What was made in time for a slot is so for later ones.
+        // A copy made in time for a slot is also in time for later ones.
         let (known, since) = self.timely[span];
         let from = if since <= at { known } else { 0 };
         let is_late = |copy: &usize| layout.copies[*copy].made.is_some_and(|made| made >= at);
@@ -229,7 +229,7 @@ impl Sweep<'_, '_> {
         found
     }
 
-    /// Room on the host for a copy while it is kept.
+    /// The room on the host for a copy while it is kept.
     fn host_room(&self, place: MemorySpace, made: Option<usize>, back: usize, copy: Option<usize>) -> u64 {
         if place != MemorySpace::Host || self.layout.host_is_ample {
             return u64::MAX;
@@ -246,7 +246,7 @@ impl Sweep<'_, '_> {
         least - least % self.layout.transfer_quantum_bytes
     }
 
-    /// The last gate before a slot in which a gap's bytes may leave.
+    /// The last gate before a slot in which the bytes of a gap can leave.
     fn out_gate(&self, span: usize, at: usize) -> Option<usize> {
         let count = self.count();
         let gap = self.layout.needs.reuse_gaps[span];

@@ -1,4 +1,4 @@
-//! What a choice changes: copies, absences, and the room that is left.
+//! Applies a choice: changes copies, absences, and the room that is left.
 
 use crate::layout::sweep::Sweep;
 use crate::layout::sweep::choice::{Choice, Effect};
@@ -22,7 +22,7 @@ impl Sweep<'_, '_> {
             true => ((link, unused.link_out[slot]), (ssd_out, unused.ssd_out[slot])),
             false => ((link, unused.link_in[slot]), (ssd_in, unused.ssd_in[slot])),
         };
-        // Not a transfer quantum more: what is left over would be used, for pieces as small.
+        // Not a transfer quantum more: the surplus would be used for equally small pieces.
         let needed_ns = |(rate, unused): (u64, u64)| carrying_ns(capacity(rate, before_ns) - unused + bytes, rate);
         let after_ns =
             needed_ns(on_link).max(if place == MemorySpace::Ssd { needed_ns(on_ssd) } else { 0 }).max(before_ns);
@@ -44,12 +44,12 @@ impl Sweep<'_, '_> {
         self.in_free[1].set(slot, unused.link_in[slot].min(unused.ssd_in[slot]) > 0);
     }
 
-    /// When the first bytes of a gap return.
+    /// The slot in which the first bytes of a gap return.
     pub fn first_back(&self, span: usize) -> usize {
         self.returns[span].first().map_or(usize::MAX, |(back, _)| *back)
     }
 
-    /// Makes a copy two, the first one of that size.
+    /// Splits a copy in two, the first of the given size.
     fn split(&mut self, copy: usize, size_bytes: u64) {
         let Some(rest) = self.layout.split(copy, size_bytes) else { return };
         for absence in &self.layout.copies[rest].absences {
@@ -57,7 +57,7 @@ impl Sweep<'_, '_> {
         }
     }
 
-    /// Makes a copy earlier.
+    /// Moves the making of a copy to an earlier slot.
     fn advance(&mut self, copy: usize, made: usize) {
         let count = self.count();
         let Copy { place, size_bytes, made: before, .. } = self.layout.copies[copy];
@@ -76,7 +76,7 @@ impl Sweep<'_, '_> {
         self.refresh(before % count);
     }
 
-    /// Lets bytes that are back by then return later.
+    /// Lets bytes that would be back by then return later.
     fn postpone(&mut self, slot: usize, choice: Choice, size_bytes: u64) {
         let (count, back) = (self.count(), choice.back.slot);
         let Some(copy) = choice.copy else { return };
@@ -104,7 +104,7 @@ impl Sweep<'_, '_> {
         self.note(slot, choice.at, before, back, size_bytes as i64);
     }
 
-    /// Lets bytes that are still there leave sooner.
+    /// Lets bytes that would still be there leave sooner.
     fn leave_sooner(&mut self, slot: usize, choice: Choice, size_bytes: u64) {
         let (Some(copy), Some(out)) = (choice.copy, choice.out) else { return };
         self.split(copy, size_bytes);
@@ -170,11 +170,12 @@ impl Sweep<'_, '_> {
         self.note(slot, choice.at, from, back, size_bytes as i64);
     }
 
-    /// Notes that bytes are absent in a slot, which is `at` in their gap's count, and when they leave and return.
+    /// Notes that bytes are absent in a slot, which is `at` in the numbering of their gap, and when they leave and return.
     fn note(&mut self, slot: usize, at: usize, from: usize, back: usize, bytes: i64) {
         let count = self.count();
         self.absent_bytes += bytes;
-        // In the gap's count, this lap's slots start at `base`. What is absent before them is absent at the lap's end, too.
+        // In the numbering of the gap, the slots of this lap start at `base`. What is absent before them is also absent at the end of the
+        // lap.
         let base = at - slot;
         if back < base + count {
             self.changes[back - base] -= bytes;

@@ -1,4 +1,4 @@
-//! The gradients by queries, keys and values: probabilities are computed again, block by block.
+//! The gradients with respect to queries, keys and values. Probabilities are recomputed block by block.
 
 use super::super::View;
 use super::super::accumulators::Accumulators;
@@ -8,20 +8,20 @@ use super::super::thread_buffer::with_buffer;
 use super::scores::{Block, exponentials};
 use super::{KEYS, Launch, ROWS, require_sizes};
 
-/// What the gradient reads and writes besides queries, keys and values.
+/// The operands of the gradient besides queries, keys and values.
 #[derive(Clone, Copy)]
 struct Gradient {
     dy: Pointer<f32>,
     y: Pointer<f32>,
     logarithms: Pointer<f32>,
-    /// The gradient by queries, where it is wanted.
+    /// The gradient with respect to queries, if it is wanted.
     dq: Option<Pointer<f32>>,
-    /// Those by keys and values, where they are wanted.
+    /// The gradients with respect to keys and values, if they are wanted.
     dkv: Option<[Pointer<f32>; 2]>,
 }
 
 /// # Safety
-/// As [`super::run`].
+/// As for [`super::run`].
 pub(super) unsafe fn run(
     launch: &Launch,
     reads: [&View; 3],
@@ -45,7 +45,7 @@ pub(super) unsafe fn run(
     let gradient = Gradient { dy, y, logarithms, dq, dkv };
     let shared = sizes.heads / sizes.groups;
     let (row_blocks, key_blocks) = (sizes.rows.div_ceil(ROWS), sizes.keys.div_ceil(KEYS));
-    // The rows and keys of the tasks of a head, or of a group of heads.
+    // The heads (or groups of heads), the number of heads of each, and the blocks of rows and of keys into which its work is split.
     let (heads, shared, row_blocks, key_blocks) = match (dq, dkv) {
         (Some(_), None) => (sizes.heads, 1, row_blocks, 1),
         (None, Some(_)) => (sizes.groups, shared, 1, key_blocks),
@@ -61,7 +61,7 @@ pub(super) unsafe fn run(
         let rows = part(sizes.rows, ROWS, task % row_blocks, row_blocks);
         let keys = part(sizes.keys, KEYS, task % key_blocks, key_blocks);
         with_buffer(3 * ROWS * KEYS, |buffer| {
-            // SAFETY: every task writes gradients of its own rows, and of its own keys, and reads what no one writes.
+            // SAFETY: every task writes the gradients of its own rows and keys, and reads only what no one writes.
             unsafe {
                 if let Some([dk, dv]) = dkv {
                     let start = launch.group_of(batch, first) * sizes.keys + keys.start;
@@ -80,10 +80,11 @@ pub(super) unsafe fn run(
 }
 
 impl Gradient {
-    /// What a block of rows adds to the gradients by some keys, and these to its own. Keys begin with a block.
+    /// Adds the contributions of a block of rows to the gradients with respect to some keys, and those of the keys to the gradient of the
+    /// rows. `keys` begins at the start of a block.
     ///
     /// # Safety
-    /// The rows and keys must exist; no one else may touch the gradients by them that are wanted, or write what is read.
+    /// The rows and keys must exist; no one else may touch their wanted gradients or write the operands that are read.
     unsafe fn block_of_rows(
         &self,
         launch: &Launch,
@@ -111,7 +112,7 @@ impl Gradient {
         if seen <= keys.start {
             return;
         }
-        // The sum of each row's gradients by scores is 0: this is what they have above that.
+        // The gradients of a row with respect to its scores add up to 0 once these means are subtracted.
         let mut means = [0.0; ROWS];
         for (mean, (dy, y)) in means.iter_mut().zip(dy.chunks_exact(sizes.v_size).zip(y.chunks_exact(sizes.v_size))) {
             let mut accumulators = Accumulators::new();
@@ -126,7 +127,7 @@ impl Gradient {
             let (n, count) = (block.keys, rows * block.keys);
             let p = &mut probabilities[..count];
             let mut slopes = has_cap.then_some(&mut slopes[..count]);
-            // SAFETY: the block lies in the operands; matrices of gradients are this task's own.
+            // SAFETY: the block lies in the operands; the matrices of gradients belong to this task alone.
             unsafe {
                 launch.scores(&block, p, slopes.as_deref_mut());
                 for (line, &logarithm) in p.chunks_exact_mut(n).zip(logarithms) {

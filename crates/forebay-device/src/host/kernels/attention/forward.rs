@@ -1,4 +1,4 @@
-//! The result, and the logarithm of each row's sum.
+//! The forward pass: the result, and the logarithm of the sum of each row.
 
 use super::super::View;
 use super::super::accumulators::{Accumulators, largest};
@@ -9,24 +9,25 @@ use super::super::thread_buffer::with_buffer;
 use super::scores::{Block, exponentials};
 use super::{KEYS, Launch, ROWS, require_sizes};
 
-/// What is known of a row's scores so far.
+/// The running statistics of a row's scores.
 #[derive(Clone, Copy)]
 struct Running {
-    /// The largest.
+    /// The largest score.
     largest: f32,
-    /// The sum of exponentials of what they are above [`Running::shift`].
+    /// The sum of the exponentials of the scores minus [`Running::shift`].
     sum: f64,
 }
 
 impl Running {
-    /// What exponentials are taken of differences from; a row that has seen nothing has no largest score.
+    /// Returns the number that is subtracted from scores before taking exponentials: the largest score, or 0 for a row that has seen no
+    /// key.
     fn shift(&self) -> f32 {
         if self.largest == f32::NEG_INFINITY { 0.0 } else { self.largest }
     }
 }
 
 /// # Safety
-/// As [`super::run`].
+/// As for [`super::run`].
 pub(super) unsafe fn run(launch: &Launch, y: &View, logarithms: &View) -> Result<(), String> {
     let sizes = launch.sizes;
     let heads = [sizes.batch, sizes.heads, sizes.rows];
@@ -36,7 +37,7 @@ pub(super) unsafe fn run(launch: &Launch, y: &View, logarithms: &View) -> Result
     for_each(sizes.batch * sizes.heads * blocks, |task| {
         let (head, row) = (task / blocks, task % blocks * ROWS);
         let rows = ROWS.min(sizes.rows - row);
-        // SAFETY: every task writes rows of its own.
+        // SAFETY: every task writes different rows.
         let (y, logarithms) = unsafe {
             let first = head * sizes.rows + row;
             (y.slice_mut(first * sizes.v_size, rows * sizes.v_size), logarithms.slice_mut(first, rows))
@@ -75,7 +76,7 @@ unsafe fn block_of_rows(
             );
         }
         let group = launch.group_of(batch, own);
-        // SAFETY: as above; the rows of y are no one else's.
+        // SAFETY: as above; no one else uses the rows of y.
         unsafe {
             let v = Launch::rows_of(launch.v, group, sizes.keys, key, sizes.v_size);
             let (p, y) = (Matrix::rows(scores.as_mut_ptr(), block.keys), Matrix::rows(y.as_mut_ptr(), sizes.v_size));
@@ -84,7 +85,7 @@ unsafe fn block_of_rows(
     }
     for ((y, logarithm), running) in y.chunks_exact_mut(sizes.v_size).zip(logarithms).zip(&running) {
         if running.sum == 0.0 {
-            // The row saw no key: its result is 0, as it is. Exponentials of nothing are 0 above any logarithm, also in the gradient.
+            // The row saw no key, so its result stays 0. The exponentials of its scores are 0 with any logarithm, also in the gradient.
             *logarithm = 0.0;
             continue;
         }
@@ -94,7 +95,7 @@ unsafe fn block_of_rows(
     }
 }
 
-/// Scores become exponentials; what was summed before is scaled to the new largest one.
+/// Turns scores into exponentials and adds them up; earlier sums are rescaled to the new largest score.
 #[inline(always)]
 fn add_line(line: &mut [f32], y: &mut [f32], running: &mut Running) {
     let before = running.shift();

@@ -1,10 +1,10 @@
-//! Attention: rows of queries meet blocks of keys, with a running maximum and sum of each row, so that the matrix of scores is
-//! never in memory: FlashAttention's way (Dao et al., 2022).
+//! Attention in the manner of FlashAttention (Dao et al., 2022): rows of queries are combined with blocks of keys, with a running maximum
+//! and sum for each row, so that the matrix of scores is never in memory.
 //!
-//! Blocks begin at multiples of [`ROWS`] and [`KEYS`] of each head, and are walked in their order: a result's bits depend on
-//! its head alone, and on neither which of the results a launch computes nor which blocks of them. The forward kernel's tasks are
-//! blocks of rows; those of the gradients are groups of heads that share keys, blocks of rows for the gradient by queries alone, and
-//! blocks of keys for those by keys and values alone.
+//! Blocks begin at multiples of [`ROWS`] and [`KEYS`] within each head and are processed in order: the bits of a result depend on its head
+//! alone, not on which of the results a launch computes, nor on which blocks of them. The tasks of the forward kernel are blocks of rows.
+//! The tasks of the gradient kernels are groups of heads that share keys, blocks of rows for the gradient with respect to queries alone,
+//! and blocks of keys for the gradients with respect to keys and values alone.
 
 mod backward;
 mod forward;
@@ -20,12 +20,12 @@ use super::product::Matrix;
 use super::{View, unsupported};
 use crate::device::DeviceError;
 
-/// Rows of queries in a block.
+/// The number of rows of queries in a block.
 const ROWS: usize = ATTENTION_ROWS as usize;
-/// Keys in a block.
+/// The number of keys in a block.
 const KEYS: usize = ATTENTION_KEYS as usize;
 
-/// Sizes of a launch.
+/// The sizes of a launch.
 #[derive(Clone, Copy)]
 struct Sizes {
     batch: usize,
@@ -37,7 +37,7 @@ struct Sizes {
     v_size: usize,
 }
 
-/// A mask with the distances between its batches, heads and rows, which may be 0.
+/// A mask, with the strides of its batches, heads and rows, which may be 0.
 #[derive(Clone, Copy)]
 enum Mask {
     None,
@@ -45,7 +45,7 @@ enum Mask {
     Seen(Pointer<u8>, [usize; 3]),
 }
 
-/// What both kernels know of their launch.
+/// The description of a launch, common to both kernels.
 #[derive(Clone, Copy)]
 struct Launch {
     sizes: Sizes,
@@ -57,7 +57,7 @@ struct Launch {
 }
 
 impl Launch {
-    /// Checks sizes and types of queries, keys, values and mask.
+    /// Checks the sizes and types of queries, keys, values and mask.
     fn new(options: AttentionOptions, [q, k, v]: [&View; 3], mask: Option<&View>) -> Result<Launch, String> {
         let fail = || format!("queries {}, keys {} and values {} do not fit", q.desc, k.desc, v.desc);
         let (q_sizes, k_sizes, v_sizes) = (q.sizes(), k.sizes(), v.sizes());
@@ -83,7 +83,7 @@ impl Launch {
         Ok(Launch { sizes, options, mask, q: Pointer::of(q), k: Pointer::of(k), v: Pointer::of(v) })
     }
 
-    /// The keys that some row in front of `end` sees.
+    /// Returns the number of keys that the rows before `end` see.
     fn seen_by(&self, end: usize) -> usize {
         match self.options.causal {
             Some(more) => (end as i64).saturating_add(more).clamp(0, self.sizes.keys as i64) as usize,
@@ -91,7 +91,7 @@ impl Launch {
         }
     }
 
-    /// Rows of head `head` of all batches' heads, from row `row` on.
+    /// Returns the rows of head `head`, counted over all batches, from row `row` on.
     ///
     /// # Safety
     /// They must exist.
@@ -122,7 +122,7 @@ impl Mask {
     }
 }
 
-/// Refuses what is no float32.
+/// Checks that all operands are float32.
 fn require_floats(views: &[View]) -> Result<(), String> {
     match views.iter().find(|view| view.desc.data_type() != DataType::Float32) {
         Some(view) => Err(format!("the host attends in float32, not {}", view.desc.data_type())),
@@ -130,7 +130,7 @@ fn require_floats(views: &[View]) -> Result<(), String> {
     }
 }
 
-/// Refuses operands of other sizes than these.
+/// Checks that operands have these sizes, are packed, and are float32.
 fn require_sizes(views: &[(&View, &[usize])]) -> Result<(), String> {
     for (view, sizes) in views {
         require_packed(&[**view])?;
@@ -145,7 +145,7 @@ fn require_sizes(views: &[(&View, &[usize])]) -> Result<(), String> {
 /// Runs one kernel of this family.
 ///
 /// # Safety
-/// As [`super::run`].
+/// As for [`super::run`].
 pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), DeviceError> {
     // SAFETY: the caller's promises.
     let result = unsafe {

@@ -8,30 +8,30 @@ use super::{Launch, Mask};
 /// A block of scores: some rows of one head, and some keys.
 #[derive(Clone, Copy)]
 pub(super) struct Block {
-    /// Number of the batch.
+    /// The index of the batch.
     pub batch: usize,
-    /// Number of the head in it.
+    /// The index of the head in the batch.
     pub head: usize,
-    /// First row.
+    /// The first row.
     pub row: usize,
-    /// How many rows.
+    /// The number of rows.
     pub rows: usize,
-    /// First key.
+    /// The first key.
     pub key: usize,
-    /// How many keys.
+    /// The number of keys.
     pub keys: usize,
 }
 
 impl Launch {
-    /// The number of a head's keys among those of all batches.
+    /// Returns the index of a head's group of keys among the groups of all batches.
     pub(super) fn group_of(&self, batch: usize, head: usize) -> usize {
         batch * self.sizes.groups + head / (self.sizes.heads / self.sizes.groups)
     }
 
-    /// The scores of a block, row after row; `slopes` takes the derivatives by the products, where there is a cap.
+    /// Writes the scores of a block, row after row. `slopes` receives their derivatives with respect to the products, if there is a cap.
     ///
     /// # Safety
-    /// The block must lie in the operands, which no one writes.
+    /// The block must lie in the operands, which no one may write.
     pub(super) unsafe fn scores(&self, block: &Block, out: &mut [f32], slopes: Option<&mut [f32]>) {
         let Block { batch, head, row, rows, key, keys } = *block;
         let sizes = &self.sizes;
@@ -63,7 +63,7 @@ impl Launch {
             match self.mask {
                 Mask::None => {}
                 Mask::Added(mask, strides) => {
-                    // SAFETY: the mask has the scores' sizes, but for those along which it repeats.
+                    // SAFETY: the mask has the sizes of the scores, except along axes where it is broadcast.
                     let added = unsafe { mask.slice(place(strides, row + i), keys) };
                     wide(|| line.iter_mut().zip(added).for_each(|(score, &added)| *score += added));
                 }

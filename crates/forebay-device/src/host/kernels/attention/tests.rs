@@ -7,7 +7,7 @@ use forebay_base::kernel::AttentionOptions;
 use super::super::testing::{Random, Tensor, assert_close, desc, differences, dot, refusal, run};
 use super::Sizes;
 
-/// y and the logarithms, straight from the definition.
+/// Computes y and the logarithms directly from the definition.
 fn reference(
     sizes: &Sizes,
     options: AttentionOptions,
@@ -41,7 +41,7 @@ fn reference(
     [result, logarithms]
 }
 
-/// A launch with random operands: a mask of this type where there is one, which repeats along the axes whose size is 1.
+/// Checks a launch with random operands and a mask of this type, if any, which is broadcast along the axes whose size is 1.
 fn check(sizes: Sizes, options: AttentionOptions, mask: Option<(forebay_base::DataType, [usize; 3])>, seed: u64) {
     let mut random = Random::new(seed);
     let of = |heads: usize, rows: usize, size: usize| [sizes.batch, heads, rows, size].map(|size| size as u64);
@@ -92,7 +92,7 @@ fn check(sizes: Sizes, options: AttentionOptions, mask: Option<(forebay_base::Da
     let gradients = [&q_sizes, &k_sizes, &v_sizes].map(|sizes| desc(Float32, sizes));
     let gradients = run(&Kernel::AttentionGradient(options), &reads, &gradients);
     if values.iter().map(Vec::len).sum::<usize>() > 2000 {
-        // The definition of the gradient is too slow for differences: the directions of q, k and v by themselves.
+        // The definition is too slow for differences of every element: q, k and v are each checked along one direction.
         for (i, gradient) in gradients.iter().enumerate() {
             let direction = random.values(values[i].len());
             let loss = |step: &[f64]| {
@@ -133,7 +133,7 @@ fn attention_and_its_gradient_are_the_definition() {
     check(Sizes { keys: 1, size: 1, v_size: 1, ..sizes }, OPTIONS, None, 9);
 }
 
-/// Several blocks of rows and keys, the last of them shorter.
+/// Several blocks of rows and keys, of which the last are shorter.
 #[test]
 fn blocks_go_on_from_each_other() {
     let sizes = Sizes { batch: 1, heads: 2, groups: 1, rows: 150, keys: 530, size: 8, v_size: 6 };
@@ -142,7 +142,7 @@ fn blocks_go_on_from_each_other() {
     check(sizes, AttentionOptions { causal: Some(0), softcap: 2.0, ..OPTIONS }, None, 12);
 }
 
-/// Scores that grow from block to block, beyond what an exponential holds.
+/// Scores that grow from block to block, beyond the range of an exponential.
 #[test]
 fn large_scores_do_not_overflow() {
     let keys: Vec<f64> = (0..600).map(|key| f64::from(key) / 2.0).collect();

@@ -61,7 +61,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// A part of a row of each channel, from the element at `start` on, where the first channel begins at `first`. The sizes are the rows and
+    /// A part of a row of each channel, starting at the element at `start`; the first channel begins at `first`. The sizes are the rows and
     /// columns of a plane.
     ///
     /// # Safety

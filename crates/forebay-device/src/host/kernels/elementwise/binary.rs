@@ -12,7 +12,7 @@ use super::unary;
 /// y = activation(op(a, b)).
 ///
 /// # Safety
-/// As [`super::super::run`].
+/// As for [`super::super::run`].
 pub(super) unsafe fn run(op: BinaryOp, activation: Activation, a: &View, b: &View, y: &View) -> Result<(), String> {
     let data_type = a.desc.data_type().computed_in();
     if b.desc.data_type().computed_in() != data_type {
@@ -22,7 +22,7 @@ pub(super) unsafe fn run(op: BinaryOp, activation: Activation, a: &View, b: &Vie
         return Err(format!("{op:?} gives bool, which has no {activation:?}"));
     }
     if let Activation::Function(function) = activation {
-        // SAFETY: the caller's promises; results are replaced in their place.
+        // SAFETY: the caller's promises; results are replaced in place.
         return unsafe { run(op, Activation::None, a, b, y).and_then(|()| unary::forward(function, y, y)) };
     }
     // SAFETY: the caller's promises, and the types are those of the views.
@@ -45,10 +45,10 @@ pub(super) unsafe fn run(op: BinaryOp, activation: Activation, a: &View, b: &Vie
     }
 }
 
-/// Integers are rare in models (shapes and labels), so their functions are called, not compiled into a loop each.
+/// Integers are rare in models (shapes and labels), so their functions are called indirectly instead of each being compiled into a loop.
 ///
 /// # Safety
-/// As [`super::super::run`], and the operands must be of type `T`.
+/// As for [`super::super::run`], and the operands must be of type `T`.
 unsafe fn integers<T: Integer>(
     op: BinaryOp,
     activation: Activation,
@@ -105,7 +105,7 @@ fn comparison<T: Number>(op: BinaryOp) -> Option<fn(&T, &T) -> bool> {
 }
 
 /// # Safety
-/// As [`integers`].
+/// As for [`integers`].
 unsafe fn arithmetic<T: Number>(op: BinaryOp, a: &View, b: &View, y: &View) -> Result<(), String> {
     // SAFETY: the caller's promises.
     unsafe {
@@ -121,10 +121,10 @@ unsafe fn arithmetic<T: Number>(op: BinaryOp, a: &View, b: &View, y: &View) -> R
     }
 }
 
-/// Arithmetic with results within limits. Fusion makes mostly sums of it.
+/// Arithmetic with results clamped to limits. Fusion produces mostly sums of this kind.
 ///
 /// # Safety
-/// As [`integers`].
+/// As for [`integers`].
 unsafe fn arithmetic_limited<T: Number>(
     op: BinaryOp,
     limits: [f32; 2],
@@ -144,7 +144,7 @@ unsafe fn arithmetic_limited<T: Number>(
 }
 
 /// # Safety
-/// As [`integers`].
+/// As for [`integers`].
 unsafe fn compare<T: Number>(op: BinaryOp, a: &View, b: &View, y: &View) -> Result<(), String> {
     let compare = comparison::<T>(op).ok_or_else(|| format!("{op:?} is not a comparison"))?;
     // SAFETY: the caller's promises.
@@ -152,7 +152,7 @@ unsafe fn compare<T: Number>(op: BinaryOp, a: &View, b: &View, y: &View) -> Resu
 }
 
 /// # Safety
-/// As [`super::super::run`], and the operands must be booleans.
+/// As for [`super::super::run`], and the operands must be booleans.
 unsafe fn logic(op: BinaryOp, a: &View, b: &View, y: &View) -> Result<(), String> {
     // SAFETY: the caller's promises.
     unsafe {

@@ -10,17 +10,17 @@ use super::super::buffer::{BLOCK, Buffer};
 use super::super::element::{Bool, Element};
 use super::super::parallel::{Pointer, Walk, broadcast_strides, require_packed};
 
-/// The widest types. Every element type is held exactly by one of them, so that a conversion is a widening and a narrowing
-/// and rounds once; 23 x 23 direct conversions would only be more code.
+/// The widest types. Each element type fits exactly into one of them, so a conversion widens, then narrows, and rounds once; 23 x 23 direct
+/// conversions would only be more code.
 trait Wide: Copy + Default + Send + Sync {
     fn to_f64(self) -> f64;
     fn to_i64(self) -> i64;
     fn to_u64(self) -> u64;
     fn to_f32(self) -> f32;
     fn is_zero(self) -> bool;
-    /// As an element of a narrow type.
+    /// Converts to an element of a narrow type.
     fn to_narrow(self, data_type: DataType, narrowing: Narrowing) -> u8;
-    /// As an integer of at most 32 bits converts from this type: real numbers saturate, integers wrap.
+    /// Converts to an integer of at most 32 bits: real numbers saturate, integers wrap.
     fn to_small(self, low: i64, high: i64) -> i64;
 }
 
@@ -84,7 +84,7 @@ wide_integer!(i64 u64);
 /// Reads a run of up to [`BLOCK`] elements with a stride.
 type Widen<'a, W> = &'a (dyn Fn(*const u8, isize, usize, &mut [W; BLOCK]) + Sync);
 
-/// Writes a run of elements; of a narrow type, which one and how.
+/// Writes a run of elements. For a narrow type, the last two arguments give the type and the conversion.
 type Store<W> = unsafe fn(&[W], *mut u8, DataType, Narrowing);
 
 /// # Safety
@@ -147,13 +147,13 @@ fn store<W: Wide>(data_type: DataType) -> Store<W> {
     }
 }
 
-/// y = x in y's type.
+/// y = x, converted to the type of y.
 ///
 /// # Safety
-/// As [`super::super::run`].
+/// As for [`super::super::run`].
 pub(super) unsafe fn run(narrowing: Narrowing, x: &View, y: &View) -> Result<(), String> {
     if [x, y].iter().all(|view| view.desc.data_type().computed_in() == DataType::Float32) {
-        // SAFETY: the caller's promises. Float32 has all numbers of 16 bits, so that nothing is rounded twice.
+        // SAFETY: the caller's promises. Float32 represents all 16-bit numbers, so nothing is rounded twice.
         return unsafe { map1(x, y, |x: f32| x) };
     }
     macro_rules! convert {
@@ -203,7 +203,7 @@ pub(super) unsafe fn run(narrowing: Narrowing, x: &View, y: &View) -> Result<(),
 }
 
 /// # Safety
-/// As [`super::super::run`], and `widen` must read x's type.
+/// As for [`super::super::run`], and `widen` must read x's type.
 unsafe fn convert<W: Wide>(narrowing: Narrowing, widen: Widen<W>, x: &View, y: &View) -> Result<(), String> {
     require_packed(&[*y])?;
     let sizes = y.sizes();

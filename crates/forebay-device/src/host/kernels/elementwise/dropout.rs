@@ -7,11 +7,11 @@ use super::super::element::{Bool, Float, for_type};
 use super::super::parallel::{CHUNK, Pointer, for_chunks, require_packed, wide};
 use super::random::{key, word};
 
-/// Elements with the probability `ratio` become 0, the others are scaled by 1 / (1 - ratio). A second output takes the
-/// mask of elements that stay.
+/// Sets elements to 0 with probability `ratio` and scales the others by 1 / (1 - ratio). A second output receives the mask of the elements
+/// that are kept.
 ///
 /// # Safety
-/// As [`super::super::run`].
+/// As for [`super::super::run`].
 pub(super) unsafe fn run((ratio, first): (f32, u64), node: u64, reads: &[View], writes: &[View]) -> Result<(), String> {
     if !(0.0..1.0).contains(&ratio) {
         return Err(format!("the ratio must be in 0..1, not {ratio}"));
@@ -25,7 +25,7 @@ pub(super) unsafe fn run((ratio, first): (f32, u64), node: u64, reads: &[View], 
 }
 
 /// # Safety
-/// As [`super::super::run`], and the views must be of type `T`.
+/// As for [`super::super::run`], and the views must be of type `T`.
 unsafe fn apply<T: Float>(ratio: f32, (key, first): (u64, u64), x: &View, writes: &[View]) -> Result<(), String> {
     // Of 2^32 equally likely words, those below the threshold drop the element.
     let threshold = (ratio as f64 * 4_294_967_296.0) as u32;
@@ -43,7 +43,7 @@ unsafe fn apply<T: Float>(ratio: f32, (key, first): (u64, u64), x: &View, writes
                         *keep = word(key, element) >= threshold;
                     }
                     let (kept, place) = (keep.as_ptr(), start as isize);
-                    // SAFETY: the block lies in the operands, and is this chunk's alone.
+                    // SAFETY: the block lies in the operands, and belongs to this chunk alone.
                     unsafe {
                         let select = |x: T, keep: bool| if keep { x * scale } else { T::ZERO };
                         run2((x_pointer.at(place) as *const T, 1), (kept, 1), y_pointer.at(place), count, select);

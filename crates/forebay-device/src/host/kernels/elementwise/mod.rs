@@ -1,4 +1,4 @@
-//! Kernels: one result per element, from the elements at the same place.
+//! Elementwise kernels: each result is computed from the elements at the same position.
 
 mod binary;
 mod cast;
@@ -17,9 +17,9 @@ pub(super) use unary::apply;
 /// Runs one kernel of this family.
 ///
 /// # Safety
-/// As [`super::run`].
+/// As for [`super::run`].
 pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), DeviceError> {
-    // SAFETY: the caller's promises are those that the functions ask for.
+    // SAFETY: the caller's promises are those that the functions require.
     let result = unsafe {
         match *kernel {
             Kernel::Unary(op) => unary::forward(op, &reads[0], &writes[0]),
@@ -41,7 +41,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
 }
 
 /// # Safety
-/// As [`super::run`].
+/// As for [`super::run`].
 unsafe fn fill(value: f64, y: &View) -> Result<(), String> {
     let bits = bits_of(value, y.desc.data_type());
     for_type!(y.desc.data_type(), words, T => {

@@ -1,14 +1,14 @@
-//! Random numbers of a counter-based generator: each is a pure function of (seed, step, node, element).
+//! Random numbers from a counter-based generator: each is a pure function of (seed, step, node, element).
 
 use forebay_base::DataType;
 
 use super::super::View;
 use super::super::parallel::{CHUNK, Pointer, for_chunks, require_packed, wide};
 
-/// Numbers in 0..1, multiples of 2^-24.
+/// Writes random numbers in 0..1, which are multiples of 2^-24.
 ///
 /// # Safety
-/// As [`super::super::run`].
+/// As for [`super::super::run`].
 pub(super) unsafe fn run(node: u64, first: u64, step: &View, y: &View) -> Result<(), String> {
     require_packed(&[*step, *y])?;
     if y.desc.data_type() != DataType::Float32 {
@@ -21,7 +21,7 @@ pub(super) unsafe fn run(node: u64, first: u64, step: &View, y: &View) -> Result
         wide(
             #[inline(always)]
             || {
-                // SAFETY: the range lies in y, and is this chunk's alone.
+                // SAFETY: the range lies in y, and belongs to this chunk alone.
                 let numbers = unsafe { target.slice_mut(range.start, range.len()) };
                 for (element, number) in (first + range.start as u64..).zip(numbers) {
                     *number = (word(key, element) >> 8) as f32 * (1.0 / 16_777_216.0);
@@ -32,10 +32,10 @@ pub(super) unsafe fn run(node: u64, first: u64, step: &View, y: &View) -> Result
     Ok(())
 }
 
-/// The key of a node in a step: of the step's number and the seed.
+/// Returns the key of a node in a step, from the number of the step and the seed.
 ///
 /// # Safety
-/// As [`super::super::run`].
+/// As for [`super::super::run`].
 pub(super) unsafe fn key(step: &View, node: u64) -> Result<u64, String> {
     if step.desc.data_type() != DataType::Int64 || step.count() != 2 {
         return Err(format!("a step and a seed must be int64[2], not {}", step.desc));
@@ -45,7 +45,7 @@ pub(super) unsafe fn key(step: &View, node: u64) -> Result<u64, String> {
     Ok(mix(mix(mix(seed).wrapping_add(step)).wrapping_add(node)))
 }
 
-/// The random word of an element.
+/// Returns the random word of an element.
 #[inline(always)]
 pub(super) fn word(key: u64, element: u64) -> u32 {
     (mix(key.wrapping_add(element.wrapping_mul(0x9e37_79b9_7f4a_7c15))) >> 32) as u32
@@ -66,7 +66,7 @@ mod tests {
 
     use super::super::super::testing::{Tensor, desc, run};
 
-    /// The numbers of a node in a step, from an element on.
+    /// Returns the numbers of a node in a step, from an element on.
     fn numbers(step: [f64; 2], node: u64, first: u64, count: u64) -> Vec<f64> {
         let step = Tensor::new(&desc(DataType::Int64, &[2]), &step);
         run(&Kernel::Random { node, first }, &[&step], &[desc(DataType::Float32, &[count])])[0].values()

@@ -109,7 +109,7 @@ const REAL_OPS: [UnaryOp; 34] = [
     UnaryOp::Atanh,
 ];
 
-/// Inputs off the kinks and inside the domain of every function.
+/// Inputs away from the kinks and inside the domain of the function.
 fn inputs(op: UnaryOp, random: &mut Random, count: usize) -> Vec<f64> {
     let mut values = random.values(count);
     let positive = matches!(op, UnaryOp::Log | UnaryOp::Sqrt | UnaryOp::Reciprocal);
@@ -187,7 +187,7 @@ fn integers_and_booleans_have_their_functions() {
     assert_eq!(run(&Kernel::Unary(UnaryOp::Not), &[&x], &[shape])[0].values(), [1.0, 0.0]);
 }
 
-/// Remainders have the sign of the dividend, moduli that of the divisor; bits are those of two's complement.
+/// Remainders have the sign of the dividend, moduli that of the divisor; bits are in two's complement.
 #[test]
 fn remainders_and_bits_of_negative_numbers() {
     let shape = desc(DataType::Int16, &[4]);
@@ -411,7 +411,7 @@ fn casts_of_narrow_types_lose_nothing_that_the_other_type_holds() {
             let kept = kept.filter(|(pair, _)| is_exact(pair) && !pair.0.is_infinite());
             let all = kept.clone().count();
             assert!(all >= 1, "{narrow} to {wide}: {all} numbers");
-            // NaN of a type without NaN would be another number.
+            // NaN in a type without NaN would become another number.
             kept.for_each(|((value, _), back)| {
                 assert!(is_exact(&(value, back)), "{narrow} by {wide}: {value}, {back}")
             });
@@ -430,7 +430,7 @@ fn casts_of_narrow_types_lose_nothing_that_the_other_type_holds() {
     assert_eq!(run(&Kernel::cast(), &[&x], &[desc(DataType::Float8E5M2, &[2])])[0].values(), [57344.0, -57344.0]);
 }
 
-/// The byte of the element whose lowest bits these are.
+/// Returns the byte of the element that has these lowest bits.
 fn narrow_code(data_type: DataType, bits: u64) -> u8 {
     let mut element = [0];
     unpack(data_type, &[bits as u8], 0, &mut element);
@@ -443,7 +443,7 @@ fn fill_converts_to_every_type() {
         let y = run(&Kernel::Fill { value: 3.0 }, &[], &[desc(data_type, &[3, 5])]);
         let expected = match data_type {
             DataType::Bool => 1.0,
-            // 3 is no power of two, and more than two bits with a sign hold.
+            // 3 is not a power of two, and does not fit into two bits with a sign.
             DataType::Float8E8M0 => 4.0,
             DataType::Int2 => -1.0,
             _ => 3.0,

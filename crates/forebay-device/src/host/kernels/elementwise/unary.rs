@@ -15,7 +15,7 @@ use super::super::stored::Stored;
 /// y = op(x).
 ///
 /// # Safety
-/// As [`super::super::run`].
+/// As for [`super::super::run`].
 pub(super) unsafe fn forward(op: UnaryOp, x: &View, y: &View) -> Result<(), String> {
     let data_type = x.desc.data_type().computed_in();
     // SAFETY: the caller's promises, and the types are those of the views.
@@ -30,15 +30,15 @@ pub(super) unsafe fn forward(op: UnaryOp, x: &View, y: &View) -> Result<(), Stri
     }
 }
 
-/// Whether elements of both lie in the same order without gaps.
+/// Returns whether the elements of both are in the same order without gaps.
 fn are_alike(x: &View, y: &View) -> bool {
     x.desc.is_packed() && y.desc.is_packed() && x.desc.sizes() == y.desc.sizes()
 }
 
-/// y = op(x) of float32 for the functions that take longest, with the widest vectors; false for others.
+/// Computes y = op(x) in float32 with the widest vectors, for the functions that take longest; returns false for others.
 ///
 /// # Safety
-/// As [`super::super::run`], and both views must be alike, and of float32 or of 16 bits.
+/// As for [`super::super::run`], and both views must be alike, and of float32 or of 16 bits.
 unsafe fn forward_long(op: UnaryOp, x: &View, y: &View) -> bool {
     // SAFETY: the caller's promises.
     unsafe {
@@ -61,7 +61,7 @@ unsafe fn forward_long(op: UnaryOp, x: &View, y: &View) -> bool {
 /// y\[i] = f(x\[i]).
 ///
 /// # Safety
-/// As [`forward_long`].
+/// As for [`forward_long`].
 unsafe fn map_long(x: &View, y: &View, f: impl Fn(f32) -> f32 + Copy + Sync) {
     let (source, target) = (Stored::<f32>::of(x), Stored::<f32>::of(y));
     if !source.is_own() || !target.is_own() {
@@ -79,7 +79,7 @@ unsafe fn map_long(x: &View, y: &View, f: impl Fn(f32) -> f32 + Copy + Sync) {
     let is_in_place = x.pointer == y.pointer;
     let (source, target) = (Pointer::<f32>::of(x), Pointer::<f32>::of(y));
     for_chunks(x.count(), CHUNK, |range| {
-        // SAFETY: the elements lie in the operands; chunks are disjoint, and x is read only where it is not y itself.
+        // SAFETY: the elements lie in the operands; chunks are disjoint, and x is read separately only if it is not y itself.
         unsafe {
             let y = target.slice_mut(range.start, range.len());
             if is_in_place {
@@ -98,10 +98,10 @@ unsafe fn map_long(x: &View, y: &View, f: impl Fn(f32) -> f32 + Copy + Sync) {
     });
 }
 
-/// Integers are rare in models (shapes and labels), so their functions are called, not compiled into a loop each.
+/// Integers are rare in models (shapes and labels), so their functions are called indirectly instead of each being compiled into a loop.
 ///
 /// # Safety
-/// As [`super::super::run`], and the views must be of type `T`.
+/// As for [`super::super::run`], and the views must be of type `T`.
 unsafe fn forward_integer<T: Number>(op: UnaryOp, x: &View, y: &View) -> Result<(), String> {
     let zero = T::ZERO;
     let one = T::from_f64(1.0);
@@ -112,7 +112,7 @@ unsafe fn forward_integer<T: Number>(op: UnaryOp, x: &View, y: &View) -> Result<
             Box::new(move |x| x.maximum(low).minimum(high))
         }
         UnaryOp::Affine { scale, shift } if scale.fract() == 0.0 && shift.fract() == 0.0 => {
-            // Through wrapping arithmetic, so that negation works for unsigned types and the smallest number too.
+            // With wrapping arithmetic, so that negation also works for unsigned types and the smallest number.
             let magnitude = |value: f32| T::from_f64(value.abs() as f64);
             let signed = |value: f32| if value < 0.0 { zero.minus(magnitude(value)) } else { magnitude(value) };
             let (scale, shift) = (signed(scale), signed(shift));
@@ -131,7 +131,7 @@ unsafe fn forward_integer<T: Number>(op: UnaryOp, x: &View, y: &View) -> Result<
     unsafe { map1(x, y, |x: T| function(x)) }
 }
 
-/// max(x, 0) that lets NaN pass.
+/// max(x, 0), which propagates NaN.
 #[inline(always)]
 fn relu<T: Float>(x: T) -> T {
     if x < T::ZERO { T::ZERO } else { x }
@@ -153,7 +153,7 @@ fn gelu<T: Float>(x: T) -> T {
     T::from_f64(0.5) * x * (T::ONE + (x * T::from_f64(std::f64::consts::FRAC_1_SQRT_2)).error_function())
 }
 
-/// Of [`UnaryOp::TanhGelu`]: the tanh of x (linear + cubic x^2), and the derivative of that argument.
+/// For [`UnaryOp::TanhGelu`]: the tanh of x (linear + cubic x^2), and the derivative of that argument.
 #[inline(always)]
 fn tanh_gate<T: Float>(x: T) -> (T, T) {
     // sqrt(2 / pi).
@@ -181,12 +181,12 @@ fn softplus<T: Float>(x: T) -> T {
     relu(x) + (-x.magnitude()).exponential().logarithm_of_one_plus()
 }
 
-/// What is done with a function of one variable, compiled for each of them.
+/// An operation on a function of one variable, compiled for each function.
 trait OfFunction<T> {
-    /// Does it.
+    /// Performs the operation.
     ///
     /// # Errors
-    /// Operands that do not fit.
+    /// Returns an error if the operands do not fit.
     fn with(self, f: impl Fn(T) -> T + Sync) -> Result<(), String>;
 }
 
@@ -199,12 +199,12 @@ struct OfViews<'a> {
 impl<T: Float> OfFunction<T> for OfViews<'_> {
     #[inline(always)]
     fn with(self, f: impl Fn(T) -> T + Sync) -> Result<(), String> {
-        // SAFETY: those who have such views promise what [`super::super::run`] asks for, and that they are of type `T`.
+        // SAFETY: whoever has such views promises what [`super::super::run`] requires, and that they are of type `T`.
         unsafe { map1(self.x, self.y, f) }
     }
 }
 
-/// Numbers that are replaced by what a function gives.
+/// Numbers that are replaced by the results of a function.
 struct InPlace<'a>(&'a mut [f32]);
 
 impl OfFunction<f32> for InPlace<'_> {
@@ -218,16 +218,16 @@ impl OfFunction<f32> for InPlace<'_> {
     }
 }
 
-/// Replaces numbers by what a function gives for them.
+/// Replaces numbers by the results of a function.
 ///
 /// # Errors
-/// A function that is not defined for float32.
+/// Returns an error if the function is not defined for float32.
 pub(in super::super) fn apply(op: UnaryOp, values: &mut [f32]) -> Result<(), String> {
     with_function(op, InPlace(values))
 }
 
 /// # Safety
-/// As [`super::super::run`], and the views must be of type `T`.
+/// As for [`super::super::run`], and the views must be of type `T`.
 unsafe fn forward_float<T: Float>(op: UnaryOp, x: &View, y: &View) -> Result<(), String> {
     with_function::<T>(op, OfViews { x, y })
 }
@@ -291,7 +291,7 @@ fn with_function<T: Float>(op: UnaryOp, function: impl OfFunction<T>) -> Result<
     }
 }
 
-/// -1, 0 or 1; NaN stays.
+/// The sign of x: -1, 0 or 1; NaN stays NaN.
 #[inline(always)]
 fn sign<T: Float>(x: T) -> T {
     if x > T::ZERO {
@@ -306,14 +306,14 @@ fn sign<T: Float>(x: T) -> T {
 /// dx = dy op'(x), from x or y as [`UnaryOp::gradient_uses_output`] says.
 ///
 /// # Safety
-/// As [`super::super::run`].
+/// As for [`super::super::run`].
 pub(super) unsafe fn gradient(op: UnaryOp, dy: &View, value: &View, dx: &View) -> Result<(), String> {
     // SAFETY: the caller's promises, and the type is that of the views.
     unsafe { for_type!(dy.desc.data_type().computed_in(), floats, T => gradient_float::<T>(op, dy, value, dx)) }
 }
 
 /// # Safety
-/// As [`super::super::run`], and the views must be of type `T`.
+/// As for [`super::super::run`], and the views must be of type `T`.
 unsafe fn gradient_float<T: Float>(op: UnaryOp, dy: &View, value: &View, dx: &View) -> Result<(), String> {
     let number = |value: f32| T::from_f64(value as f64);
     let real = T::from_f64;

@@ -1,7 +1,8 @@
-//! Convolutions of 8-bit integers: filters times panels of what windows see.
+//! Convolutions of 8-bit integers: products of filters with panels of the elements that windows see.
 //!
-//! An image is copied once with its padding, apart by the phase of the stride: what a tap of all windows sees then lies as the windows
-//! do, one after the other, row after row. Sums between a row's last window and the next row's first are computed and thrown away.
+//! An image is copied once with its padding, separated by the phase of the stride. The elements that one tap of all windows sees are then
+//! in the order of the windows, one after the other, row after row. The sums between the last window of a row and the first of the next are
+//! computed and discarded.
 
 use forebay_base::kernel::Convolution;
 use forebay_base::{DataType, TensorDesc};
@@ -14,17 +15,17 @@ use super::finish::{Along, Quantised, limits, take_zeros};
 use super::panels::{COLUMNS, PanelProduct, interleave, panels, rows_of_task, sum};
 use super::{QUANTISED_READS, byte_at};
 
-/// Filters whose sums one task computes.
+/// The number of filters whose sums one task computes.
 const SUMMED_ROWS: usize = 16;
 
-/// Where what windows see lies.
+/// The layout of the elements that windows see.
 struct Layout {
     geometry: Geometry,
-    /// By axis: the phases of the stride that taps have.
+    /// For each axis, the phases of the stride that taps have.
     phases: [Vec<usize>; 3],
-    /// Sizes of a channel in one phase.
+    /// The sizes of a channel in one phase.
     sizes: [usize; 3],
-    /// Whether x itself lies so.
+    /// Whether x itself has this layout.
     is_x: bool,
 }
 
@@ -67,12 +68,12 @@ impl Layout {
         self.geometry.outputs * self.geometry.groups
     }
 
-    /// Bytes of an image with its padding; 0 where x itself is used.
+    /// Returns the number of bytes of an image with its padding, or 0 if x itself is used.
     fn image_bytes(&self) -> usize {
         if self.is_x { 0 } else { self.channels() * self.channel_bytes() }
     }
 
-    /// Of each tap, where the first window sees it, from the channel's first byte on.
+    /// Returns, for each tap, the offset from the channel's first byte of the element that the first window sees.
     fn taps(&self) -> Vec<usize> {
         let Geometry { kernel, dilations, strides, .. } = self.geometry;
         let mut taps = Vec::with_capacity(self.geometry.taps());
@@ -96,19 +97,19 @@ impl Layout {
     /// Copies a channel with its padding.
     ///
     /// # Safety
-    /// Both channels must be there, and the target no one else's.
+    /// Both channels must exist, and no one else may use the target.
     unsafe fn copy_channel(&self, x: *const u8, padding: u8, to: *mut u8) {
         let Geometry { source, strides, pads, x: layout, .. } = self.geometry;
         let [depth, height, width] = self.sizes;
         let mut to = to;
-        // The place in x along an axis of an index in a phase.
+        // The position in x, along an axis, of an index in a phase.
         let place = |axis: usize, phase: usize, index: usize| {
             (index * strides[axis] + phase).checked_sub(pads[axis]).filter(|&at| at < source[axis])
         };
         for &plane in &self.phases[0] {
             for &row in &self.phases[1] {
                 for &column in &self.phases[2] {
-                    // The indices of a row that see x.
+                    // The indices of a row that lie in x.
                     let (stride, pad) = (strides[2], pads[2]);
                     let first = pad.saturating_sub(column).div_ceil(stride).min(width);
                     let end = (source[2] + pad).saturating_sub(column).div_ceil(stride).clamp(first, width);
@@ -143,18 +144,18 @@ impl Layout {
     }
 }
 
-/// Windows of a panel that lie in one row of y.
+/// A run of windows of a panel that lie in one row of y.
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    /// The first column of the panel.
+    /// The first column, within the panel.
     column: usize,
     count: usize,
-    /// Where the first is in its channel of y.
+    /// The offset of the first window in its channel of y.
     place: usize,
 }
 
 impl Layout {
-    /// The runs of windows among columns of all, counted as what they see lies.
+    /// Returns the runs of windows among `count` columns from `first` on, numbered in the order of the elements that they see.
     fn runs(&self, first: usize, count: usize) -> Vec<Run> {
         let Geometry { target, y, .. } = self.geometry;
         let [_, height, width] = self.sizes;
@@ -173,14 +174,14 @@ impl Layout {
         runs
     }
 
-    /// Columns: from the first window to the last, with what lies between rows.
+    /// Returns the number of columns from the first window to the last, including those between rows.
     fn columns(&self) -> usize {
         let [depth, height, width] = self.geometry.target;
         ((depth - 1) * self.sizes[1] + height - 1) * self.sizes[2] + width
     }
 }
 
-/// The sums of the filters, and an image with its padding.
+/// Returns the number of bytes of the workspace: for the sums of the filters, and for an image with its padding.
 pub(super) fn workspace_bytes(convolution: &Convolution, reads: &[TensorDesc], y: &TensorDesc) -> Result<u64, String> {
     let layout = Layout::of(convolution, reads, y)?;
     for (desc, name) in reads[2..].iter().zip(["x's zero point", "w's zero point", "bias", "scale", "y's zero point"]) {
@@ -222,14 +223,14 @@ impl<T: Copy> ByFilter<T> {
 /// Runs the kernel, whose operands were checked by [`workspace_bytes`].
 ///
 /// # Safety
-/// As [`super::run`].
+/// As for [`super::run`].
 pub(super) unsafe fn run(convolution: &Convolution, reads: &[View], y: &View, scratch: View) -> Result<(), String> {
     let descs: Vec<TensorDesc> = reads.iter().map(|view| view.desc.clone()).collect();
     let layout = Layout::of(convolution, &descs, y.desc)?;
     let geometry = &layout.geometry;
     let terms = geometry.inputs * geometry.taps();
     let (x_type, w_type) = (descs[0].data_type(), descs[1].data_type());
-    // Filters are taken as signed numbers and images as unsigned ones: 128 less or more.
+    // Filters are treated as signed numbers and images as unsigned ones, by subtracting or adding 128.
     let (flip, w_shift) =
         (if x_type == DataType::Int8 { 0x80u8 } else { 0 }, if w_type == DataType::Int8 { 0 } else { 128 });
     // SAFETY: the caller's promises.
@@ -241,7 +242,7 @@ pub(super) unsafe fn run(convolution: &Convolution, reads: &[View], y: &View, sc
             #[inline(always)]
             || {
                 for filter in range {
-                    // SAFETY: the filter exists; every task writes sums of its own.
+                    // SAFETY: the filter exists; every task writes different sums.
                     unsafe {
                         let own = sum(weights.slice(filter * terms, terms), w_type == DataType::Int8);
                         *filter_sums.at(filter as isize) = own.wrapping_sub((terms as i32).wrapping_mul(w_shift));
@@ -259,7 +260,7 @@ pub(super) unsafe fn run(convolution: &Convolution, reads: &[View], y: &View, sc
     let rows_at_once = rows_of_task(geometry.outputs, panel_count * geometry.groups);
     let parts = geometry.outputs.div_ceil(rows_at_once);
     let w_zeros = ByFilter::<u8>::of(&reads[3]);
-    // What there is not is not read.
+    // Absent operands are not read.
     let (biases, scales) = (
         ByFilter::<i32>::of(reads.get(4).unwrap_or(&reads[3])),
         ByFilter::<f32>::of(reads.get(5).unwrap_or(&reads[3])),
@@ -273,7 +274,7 @@ pub(super) unsafe fn run(convolution: &Convolution, reads: &[View], y: &View, sc
             true => (Pointer::new(unsafe { x.at(x_first as isize) }), geometry.x.channel),
             false => {
                 for_each(layout.channels(), |channel| {
-                    // SAFETY: channels exist, and every task writes one of its own.
+                    // SAFETY: channels exist, and every task writes a different one.
                     unsafe {
                         let from = x.at((x_first + channel * geometry.x.channel) as isize);
                         let to = image.at((channel * layout.channel_bytes()) as isize);
@@ -292,7 +293,7 @@ pub(super) unsafe fn run(convolution: &Convolution, reads: &[View], y: &View, sc
                 return;
             }
             let first_filter = group * geometry.outputs + row;
-            // SAFETY: all places lie in the operands; every task writes a part of y of its own.
+            // SAFETY: all places lie in the operands; every task writes a different part of y.
             unsafe {
                 let w_zero = |filter: usize| {
                     let zero = w_zeros.at(filter);
@@ -308,7 +309,7 @@ pub(super) unsafe fn run(convolution: &Convolution, reads: &[View], y: &View, sc
                     sums_columns: (first_filter..first_filter + rows).any(|filter| w_zero(filter) != 0),
                 };
                 let group_first = source.at((group * geometry.inputs * channel_pitch + column) as isize).cast_const();
-                // Terms that there are not become 0.
+                // Missing terms become 0.
                 let nothing = [flip; COLUMNS];
                 let pack = |term: usize, terms: usize, panel: *mut u8, width: usize| {
                     let (mut channel, mut tap) = (term / taps.len(), term % taps.len());

@@ -1,19 +1,19 @@
-//! Tiles of products of 8-bit integers, with the processor's sums of four products where it has them.
+//! Tiles of products of 8-bit integers, using the processor's instructions for sums of four products if it has them.
 //!
-//! Rows are bytes with a sign (after a flip of their highest bit, where they have none), a panel is bytes without. A panel holds
-//! columns in strips of [`STRIP`]: for every four terms one after the other, the four bytes of each column. Sums are exact in 32 bits
-//! and wrap around, so every engine gives the same.
+//! Rows consist of signed bytes (unsigned ones after a flip of their highest bit), panels of unsigned bytes. A panel holds columns in
+//! strips of [`STRIP`]: for every four terms in order, the four bytes of each column. Sums are exact in 32 bits and wrap around, so every
+//! engine gives the same results.
 
 use std::sync::OnceLock;
 
-/// Columns of a strip.
+/// The number of columns of a strip.
 pub(super) const STRIP: usize = 16;
-/// Strips of a panel at most.
+/// The maximum number of strips of a panel.
 pub(super) const STRIPS_MAX: usize = 3;
-/// Rows of a tile at most.
+/// The maximum number of rows of a tile.
 pub(super) const ROWS_MAX: usize = 8;
 
-/// How sums are computed.
+/// The instructions with which sums are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Engine {
     /// Vectors of 512 bits.
@@ -22,15 +22,15 @@ pub(super) enum Engine {
     /// Vectors of 256 bits.
     #[cfg(target_arch = "x86_64")]
     AvxVnni,
-    /// Products of 16-bit integers: those of 8 bits saturate there.
+    /// Products of 16-bit integers, because those of 8-bit integers saturate.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// What the compiler makes of it.
+    /// Code that the compiler translates for any target.
     Portable,
 }
 
 impl Engine {
-    /// Those that this processor has, the fastest first.
+    /// Returns the engines that this processor supports, the fastest first.
     pub fn all() -> Vec<Engine> {
         let mut all = Vec::new();
         #[cfg(target_arch = "x86_64")]
@@ -47,7 +47,7 @@ impl Engine {
         all
     }
 
-    /// The fastest.
+    /// Returns the fastest engine.
     pub fn best() -> Engine {
         static BEST: OnceLock<Engine> = OnceLock::new();
         *BEST.get_or_init(|| Engine::all()[0])
@@ -59,16 +59,16 @@ impl Engine {
 pub(super) struct Rows {
     /// The first byte.
     pub first: *const u8,
-    /// Bytes from row to row.
+    /// The distance between rows, in bytes.
     pub pitch: usize,
-    /// How many.
+    /// The number of rows.
     pub count: usize,
-    /// What the bytes are exclusive-ored with: their highest bits, where they have no sign.
+    /// The mask with which four bytes at a time are XORed: their highest bits if they are unsigned.
     pub flip: u32,
 }
 
 impl Rows {
-    /// The rows from one on, from a term on.
+    /// Returns `count` rows from `row` on, from a term on.
     ///
     /// # Safety
     /// They must exist.
@@ -81,7 +81,7 @@ impl Rows {
 /// Adds to sums\[rows, 16 strips] the products of rows with a panel, over groups of four terms.
 ///
 /// # Safety
-/// Rows and panel must have 4 `quads` terms, the sums must be no one else's, and the processor must have the engine.
+/// Rows and panel must have 4 `quads` terms, no one else may use the sums, and the processor must support the engine.
 pub(super) unsafe fn add_products(
     engine: Engine,
     rows: Rows,
@@ -121,7 +121,7 @@ trait Lanes: Copy {
     /// Reads sums.
     ///
     /// # Safety
-    /// They must be readable, and the processor must have the instructions (so for all functions).
+    /// They must be readable, and the processor must have the instructions (this applies to all functions).
     unsafe fn load(sums: *const i32) -> Self;
     /// Writes sums.
     ///
@@ -136,19 +136,19 @@ trait Lanes: Copy {
     /// Four terms of a row.
     ///
     /// # Safety
-    /// See [`Lanes::load`].
+    /// As for [`Lanes::load`].
     unsafe fn quad(bytes: u32) -> Self::Quad;
     /// Adds the products.
     ///
     /// # Safety
-    /// See [`Lanes::load`].
+    /// As for [`Lanes::load`].
     unsafe fn add(self, panel: Self::Panel, quad: Self::Quad) -> Self;
 }
 
-/// Some rows with all strips; how many.
+/// Computes the products of some rows with all strips; returns the number of rows.
 ///
 /// # Safety
-/// As [`add_products`].
+/// As for [`add_products`].
 #[inline(always)]
 unsafe fn tile<L: Lanes>(rows: Rows, (panel, strips): (*const u8, usize), quads: usize, sums: *mut i32) -> usize {
     for strip in 0..strips {
@@ -165,10 +165,10 @@ unsafe fn tile<L: Lanes>(rows: Rows, (panel, strips): (*const u8, usize), quads:
     if rows.count >= 4 { 4 } else { 1 }
 }
 
-/// Some rows with a strip.
+/// Computes the products of some rows with one strip.
 ///
 /// # Safety
-/// As [`add_products`].
+/// As for [`add_products`].
 #[inline(always)]
 unsafe fn strip_of<L: Lanes, const R: usize>(
     rows: Rows,
@@ -244,10 +244,10 @@ mod x86 {
 
     use super::{Lanes, Rows, tile};
 
-    /// Whether the processor has `vpdpbusd` with the prefix of AVX; with AVX2, the system keeps its registers.
+    /// Returns whether the processor has `vpdpbusd` with the AVX prefix. If AVX2 is detected, the system saves its registers.
     #[allow(unused_unsafe)] // Newer compilers know that the instruction is safe.
     pub(super) fn has_avx_vnni() -> bool {
-        // SAFETY: every processor of this architecture has the instruction; a leaf that it lacks is not asked for.
+        // SAFETY: every processor of this architecture has the instruction; unsupported leaves are not queried.
         unsafe { __cpuid(0).eax >= 7 && __cpuid_count(7, 0).eax >= 1 && __cpuid_count(7, 1).eax & (1 << 4) != 0 }
     }
 
@@ -256,13 +256,13 @@ mod x86 {
     struct Wide(__m256i);
 
     impl Lanes for Wide {
-        // Bytes at even and at odd places, as 16-bit integers: sums of two of their products fit 32 bits.
+        // Bytes at even and at odd positions, as 16-bit integers: the sum of two of their products fits 32 bits.
         type Panel = [__m256i; 2];
         type Quad = [__m256i; 2];
 
         #[inline(always)]
         unsafe fn load(sums: *const i32) -> Self {
-            // SAFETY: by the caller's promises (so in all functions).
+            // SAFETY: by the caller's promises (this applies to all functions).
             Wide(unsafe { _mm256_loadu_si256(sums.cast()) })
         }
 
@@ -310,7 +310,7 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn load(sums: *const i32) -> Self {
-            // SAFETY: by the caller's promises (so in all functions).
+            // SAFETY: by the caller's promises (this applies to all functions).
             Vnni(unsafe { _mm256_loadu_si256(sums.cast()) })
         }
 
@@ -341,7 +341,7 @@ mod x86 {
         }
     }
 
-    /// `vpdpbusd` as AVX-VNNI encodes it: older compilers have no function for it.
+    /// `vpdpbusd` in the encoding of AVX-VNNI, for which older compilers have no intrinsic.
     ///
     /// # Safety
     /// The processor must have it.
@@ -362,36 +362,36 @@ mod x86 {
         *sums = own;
     }
 
-    /// As [`super::tile`].
+    /// As for [`super::tile`].
     ///
     /// # Safety
-    /// As [`super::add_products`].
+    /// As for [`super::add_products`].
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn tile_avx2(rows: Rows, panel: (*const u8, usize), quads: usize, sums: *mut i32) -> usize {
         // SAFETY: the caller's promises.
         unsafe { tile::<Wide>(rows, panel, quads, sums) }
     }
 
-    /// As [`super::tile`].
+    /// As for [`super::tile`].
     ///
     /// # Safety
-    /// As [`super::add_products`].
+    /// As for [`super::add_products`].
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn tile_vnni(rows: Rows, panel: (*const u8, usize), quads: usize, sums: *mut i32) -> usize {
         // SAFETY: the caller's promises.
         unsafe { tile::<Vnni>(rows, panel, quads, sums) }
     }
 
-    /// Defines a tile of 512-bit vectors: its name, how many strips it has, the registers of a panel's vectors, those of the sums, and
-    /// for each row its address and which sums take the products with which of the panel's vectors. It is written out because older
-    /// compilers know nothing of these registers; not inlined, it uses none that a caller could keep something in.
+    /// Defines a tile of 512-bit vectors from its name, its number of strips, the registers of the panel's vectors, those of the sums, and,
+    /// for each row, its address and the pairs of a sum and the vector of the panel whose products it gets. The registers are written out
+    /// because older compilers do not know them. Because the function is not inlined, it uses none in which a caller could keep a value.
     macro_rules! tile_512 {
         ($name:ident, $strips:literal, [$($panel:literal)*], [$($sum:literal)*],
             $([$at:literal: $($own:literal $seen:literal),*])*) => {
             #[inline(never)]
             unsafe fn $name(rows: Rows, panel: *const u8, quads: usize, sums: *mut i32) {
-                // SAFETY: reads rows, panel and sums, and writes sums, as the caller promises; all registers of vectors are given as
-                // written, but for those that the compiler does not use here.
+                // SAFETY: reads rows, panel and sums, and writes sums, as the caller promises; all vector registers are declared as
+                // written, except those that the compiler does not use here.
                 unsafe {
                     asm!(
                         "vpbroadcastd zmm28, {flip:e}",
@@ -410,7 +410,7 @@ mod x86 {
                         "jnz 2b",
                         $(concat!("vmovdqu32 [{sums} + 64*", $sum, "], zmm", $sum),)*
                         "vzeroupper",
-                        // Tiles of one row need no distances: {pitch} {three}
+                        // Tiles of one row use no distances: {pitch} {three}
                         "/* {pitch} {three} */",
                         a = inout(reg) rows.first => _,
                         b = inout(reg) rows.first.wrapping_add(4 * rows.pitch) => _,
@@ -453,10 +453,10 @@ mod x86 {
     tile_512!(one_by_two, 2, [24 25], [0 1], ["{a}": 0 24, 1 25]);
     tile_512!(one_by_one, 1, [24], [0], ["{a}": 0 24]);
 
-    /// As [`super::tile`].
+    /// As for [`super::tile`].
     ///
     /// # Safety
-    /// As [`super::add_products`].
+    /// As for [`super::add_products`].
     pub(super) unsafe fn tile_512(
         rows: Rows,
         (panel, strips): (*const u8, usize),

@@ -1,19 +1,18 @@
-//! From sums of products to results: zero points taken off, and where the result has 8 bits, scaled, rounded and saturated.
+//! From sums of products to results: zero points are subtracted and, if the result has 8 bits, sums are scaled, rounded and saturated.
 
 use forebay_base::DataType;
 
 /// Values along the columns of a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Along<'a, T> {
-    /// The same for all.
+    /// The same value for all columns.
     One(T),
-    /// One for each.
+    /// One value for each column.
     Each(&'a [T]),
 }
 
-/// Takes the zero points off sums: of rows and columns whose zero points are `row` and `columns`, the sum of (a - row) (b - columns) is
-/// that of a b, less row times the sums of b, less columns times what is left of the sum of a (`rest`: the sum of a, less row times the
-/// number of terms).
+/// Subtracts the zero points from sums. With the zero points `row` and `columns`, the sum of (a - row) (b - columns) is the sum of a b,
+/// minus row times the sum of b, minus columns times `rest`, which is the sum of a minus row times the number of terms.
 #[inline(always)]
 pub(super) fn take_zeros(sums: &mut [i32], row: i32, of_columns: &[i32], columns: Along<i32>, rest: i32) {
     if row != 0 {
@@ -30,10 +29,10 @@ pub(super) fn take_zeros(sums: &mut [i32], row: i32, of_columns: &[i32], columns
     }
 }
 
-/// 1.5 times 2^23: among float32 next to it, the last place is 1.
+/// 1.5 times 2^23: the last place of float32 numbers near it is 1.
 const LAST_PLACES: f32 = 12_582_912.0;
 
-/// What makes a quantised result of sums.
+/// The parameters that turn sums into quantised results.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quantised<'a> {
     pub bias: Along<'a, i32>,
@@ -43,13 +42,13 @@ pub(super) struct Quantised<'a> {
     pub limits: (f32, f32),
 }
 
-/// The smallest and the largest integer of a type of 8 bits.
+/// Returns the smallest and the largest integer of an 8-bit type.
 pub(super) fn limits(data_type: DataType) -> (f32, f32) {
     if data_type == DataType::Int8 { (-128.0, 127.0) } else { (0.0, 255.0) }
 }
 
 impl Quantised<'_> {
-    /// Sums as quantised numbers. The sums are changed.
+    /// Writes sums as quantised numbers. The sums are modified.
     #[inline(always)]
     pub fn write(&self, sums: &mut [i32], out: &mut [u8]) {
         let Quantised { bias, scale, zero, limits: (low, high) } = *self;
@@ -62,7 +61,8 @@ impl Quantised<'_> {
             let value = if value < low { low } else { value };
             let value = if value > high { high } else { value };
             let value = if value.is_nan() { 0.0 } else { value };
-            // A conversion of single numbers checks each for what is no integer. Added to this, an integer stands in the lowest bits.
+            // A conversion would check each number for values that are not integers. After this addition, the integer is in the lowest
+            // bits.
             (value + LAST_PLACES).to_bits() as u8
         };
         match scale {

@@ -1,7 +1,7 @@
-//! Products and convolutions of 8-bit integers, less their zero points, with sums of 32 bits that wrap around.
+//! Products and convolutions of 8-bit integers minus their zero points, with 32-bit sums that wrap around.
 //!
-//! One factor is packed panel by panel into a thread's buffer, the other is read in its place; zero points are taken off the sums
-//! afterwards. Integer sums are exact in any order, so blocks and tasks are whatever is fast.
+//! One factor is packed panel by panel into a thread's buffer, the other is read in place; zero points are subtracted from the sums
+//! afterwards. Integer sums are exact in any order, so blocks and tasks are chosen for speed alone.
 
 mod convolution;
 mod dots;
@@ -16,7 +16,7 @@ use forebay_base::{DataType, Kernel, TensorDesc};
 use super::{View, unsupported};
 use crate::device::DeviceError;
 
-/// What both kernels read where the result has 8 bits.
+/// The number of operands that both kernels read if the result has 8 bits.
 const QUANTISED_READS: usize = 7;
 
 /// Checks the types of operands.
@@ -46,7 +46,7 @@ fn check_types(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc]) -> 
 /// Runs one kernel of this family.
 ///
 /// # Safety
-/// As [`super::run`]; the workspace is as long as [`workspace_bytes`] says.
+/// As for [`super::run`]; the workspace is as long as [`workspace_bytes`] says.
 pub(super) unsafe fn run(
     kernel: &Kernel,
     reads: &[View],
@@ -69,7 +69,7 @@ pub(super) unsafe fn run(
     .map_err(refuse)
 }
 
-/// Temporary bytes that a kernel needs: the sums of rows, and one padded image of a convolution.
+/// Returns the number of temporary bytes that a kernel needs: for the sums of rows, and for one padded image of a convolution.
 pub(super) fn workspace_bytes(
     kernel: &Kernel,
     reads: &[TensorDesc],
@@ -85,7 +85,7 @@ pub(super) fn workspace_bytes(
     .map_err(|reason| unsupported(kernel, reason))
 }
 
-/// A number that an operand holds in 8 bits.
+/// Reads an 8-bit number of an operand.
 ///
 /// # Safety
 /// The address must be readable.

@@ -1,52 +1,52 @@
-//! Panels: columns of a factor in the order in which tiles read them, and the sums of rows with a panel.
+//! Panels (columns of a factor in the order in which tiles read them) and the products of rows with a panel.
 
 use super::super::parallel::threads;
 use super::super::thread_buffer::with_buffer;
 use super::dots::{Engine, ROWS_MAX, Rows, STRIP, STRIPS_MAX, add_products};
 
-/// Terms that a panel holds at most: with the sums of [`TILE_ROWS`] rows it stays in a core's second cache.
+/// The maximum number of terms of a panel: with the sums of [`TILE_ROWS`] rows, it stays in a core's second-level cache.
 pub(super) const TERMS: usize = 2048;
-/// Rows whose sums wait where there are more terms than that.
+/// The number of rows whose sums are kept if there are more terms than that.
 const TILE_ROWS: usize = 512;
-/// Columns of a panel at most.
+/// The maximum number of columns of a panel.
 pub(super) const COLUMNS: usize = STRIP * STRIPS_MAX;
 
-/// A row of ones: its product with a panel is the sums of the columns.
+/// A row of ones, whose product with a panel is the sums of the columns.
 static ONES: [u8; TERMS] = [1; TERMS];
 
-/// `count` columns in panels of about the same width: how many panels, and how many columns all but the last have.
+/// Splits `count` columns into panels of about the same width. Returns the number of panels, and the number of columns of all but the last.
 pub(super) fn panels(count: usize) -> (usize, usize) {
     let panels = count.div_ceil(COLUMNS).max(1);
     let width = count.div_ceil(panels).next_multiple_of(STRIP).max(STRIP);
     (count.div_ceil(width).max(1), width)
 }
 
-/// Rows that one task multiplies with a panel, where there are `tasks` panels: all of them, or fewer, where there would be too few
-/// tasks for the threads. Sums are exact, so this changes no result.
+/// Returns the number of rows that one task multiplies with a panel if there are `tasks` panels: all of them, or fewer if there would be
+/// too few tasks for the threads. Sums are exact, so this does not affect results.
 pub(super) fn rows_of_task(rows: usize, tasks: usize) -> usize {
     let wanted = 2 * threads();
     let parts = if tasks >= wanted { 1 } else { wanted.div_ceil(tasks.max(1)) };
     rows.div_ceil(parts).max(8 * ROWS_MAX).next_multiple_of(ROWS_MAX)
 }
 
-/// Rows times a panel.
+/// The product of rows with a panel.
 pub(super) struct PanelProduct {
     pub engine: Engine,
     pub rows: Rows,
-    /// Terms of a sum.
+    /// The number of terms of a sum.
     pub terms: usize,
-    /// Columns of the panel, at most [`COLUMNS`].
+    /// The number of columns of the panel, at most [`COLUMNS`].
     pub columns: usize,
     /// Whether the sums of the panel's columns are wanted.
     pub sums_columns: bool,
 }
 
 impl PanelProduct {
-    /// Calls `finish(row, sums, sums of the columns)` for every row in order. `pack(term, count, panel, width)` writes some of the
-    /// terms of the panel's columns in quads; terms behind the last are 0.
+    /// Calls `finish(row, sums, sums of the columns)` for every row in order. `pack(term, count, panel, width)` writes some of the terms of
+    /// the panel's columns in quads, with 0 for terms after the last.
     ///
     /// # Safety
-    /// The rows must have the terms; the processor must have the engine.
+    /// The rows must have the terms, and the processor must support the engine.
     pub unsafe fn run(
         &self,
         mut pack: impl FnMut(usize, usize, *mut u8, usize),
@@ -60,7 +60,7 @@ impl PanelProduct {
         with_buffer(panel_words + tile * width, |buffer| {
             let (panel, sums) = buffer.split_at_mut(panel_words);
             let panel = panel.as_mut_ptr().cast::<u8>();
-            // SAFETY: elements of both types have 4 bytes, and all bits are integers.
+            // SAFETY: elements of both types have 4 bytes, and all bit patterns are integers.
             let sums = unsafe { std::slice::from_raw_parts_mut(sums.as_mut_ptr().cast::<i32>(), sums.len()) };
             let mut of_columns = [0; COLUMNS];
             for row in (0..self.rows.count).step_by(tile) {
@@ -90,10 +90,10 @@ impl PanelProduct {
         });
     }
 
-    /// Adds products over any number of terms: those behind the last four are copied, so that nothing is read behind the rows.
+    /// Adds products over any number of terms. The terms after the last whole quad are copied, so that nothing is read beyond the rows.
     ///
     /// # Safety
-    /// As [`add_products`].
+    /// As for [`add_products`].
     unsafe fn add(&self, rows: Rows, (panel, strips): (*const u8, usize), terms: usize, sums: *mut i32) {
         let width = strips * STRIP;
         let (quads, rest) = (terms / 4, terms % 4);
@@ -117,16 +117,16 @@ impl PanelProduct {
     }
 }
 
-/// Four lines as quads: the bytes of each column one after the other, exclusive-ored with `flip`.
+/// Writes four lines as quads: the bytes of each column one after the other, XORed with `flip`.
 ///
 /// # Safety
-/// The lines must have `count` bytes, and the quads four times as many.
+/// The lines must have `count` bytes, and `quads` must have room for four times as many.
 pub(super) unsafe fn interleave(lines: [*const u8; 4], flip: u8, count: usize, quads: *mut u8) {
     let mut done = 0;
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::*;
-        // SAFETY: every processor of this architecture has these instructions; the bytes are the caller's promise.
+        // SAFETY: every processor of this architecture has these instructions; the caller promises that the bytes exist.
         unsafe {
             let flips = _mm_set1_epi8(flip as i8);
             while done + 16 <= count {
@@ -150,7 +150,7 @@ pub(super) unsafe fn interleave(lines: [*const u8; 4], flip: u8, count: usize, q
     }
 }
 
-/// The sum of bytes, with or without a sign.
+/// Returns the sum of signed or unsigned bytes.
 pub(super) fn sum(bytes: &[u8], is_signed: bool) -> i32 {
     match is_signed {
         true => bytes.iter().fold(0i32, |sum, &byte| sum.wrapping_add(i32::from(byte as i8))),

@@ -9,10 +9,10 @@ use super::finish::{Along, Quantised, limits, take_zeros};
 use super::panels::{COLUMNS, PanelProduct, interleave, panels, rows_of_task, sum};
 use super::{QUANTISED_READS, byte_at};
 
-/// Rows whose sums one task computes.
+/// The number of rows whose sums one task computes.
 const SUMMED_ROWS: usize = 64;
 
-/// Sizes of a product.
+/// The sizes of a product.
 #[derive(Clone, Debug)]
 struct Sizes {
     batches: Vec<usize>,
@@ -36,7 +36,7 @@ impl Sizes {
         Ok(Sizes { batches: batches.to_vec(), m: *m, n: *n, k: *k })
     }
 
-    /// The batches, and two sizes behind them.
+    /// Returns the batch sizes followed by two more sizes.
     fn with(&self, rows: usize, columns: usize) -> Vec<usize> {
         [&self.batches[..], &[rows, columns]].concat()
     }
@@ -49,7 +49,7 @@ impl Sizes {
 /// An operand that broadcasts to matrices.
 struct Matrices<T> {
     base: Pointer<T>,
-    /// By batch dimension.
+    /// The stride of each batch dimension.
     outer: Vec<isize>,
     row: isize,
     column: isize,
@@ -59,7 +59,7 @@ impl<T: Copy> Matrices<T> {
     fn of(view: &View, sizes: &[usize]) -> Result<Matrices<T>, String> {
         let mut strides = broadcast_strides(view, sizes)?;
         let (column, row) = (strides.pop().unwrap_or(0), strides.pop().unwrap_or(0));
-        // Where there is one column, the place of the next is not needed.
+        // With a single column, the distance to the next is not needed.
         let column = if sizes.last() == Some(&1) { 0 } else { column };
         if !matches!(column, 0 | 1) {
             return Err(format!("elements of a row of {} lie apart", view.desc));
@@ -67,7 +67,7 @@ impl<T: Copy> Matrices<T> {
         Ok(Matrices { base: Pointer::of(view), outer: strides, row, column })
     }
 
-    /// Where a batch begins.
+    /// Returns the offset at which a batch begins.
     fn offset(&self, batches: &[usize], mut batch: usize) -> isize {
         let mut offset = 0;
         for (&size, stride) in batches.iter().zip(&self.outer).rev() {
@@ -77,7 +77,7 @@ impl<T: Copy> Matrices<T> {
         offset
     }
 
-    /// Values of a row, from a column on.
+    /// Returns values of a row, from a column on.
     ///
     /// # Safety
     /// They must exist, and no one may write them meanwhile.
@@ -93,16 +93,16 @@ impl<T: Copy> Matrices<T> {
     }
 }
 
-/// The sums of the rows of every batch.
+/// Returns the number of bytes of the workspace: for the sums of the rows of every batch.
 pub(super) fn workspace_bytes(transpose_b: bool, reads: &[TensorDesc], y: &TensorDesc) -> Result<u64, String> {
     let sizes = Sizes::of(transpose_b, reads, y)?;
     Ok((sizes.batch_count() * sizes.m * size_of::<i32>()) as u64)
 }
 
-/// Runs the kernel, whose operands have the types that they should have.
+/// Runs the kernel, the types of whose operands have been checked.
 ///
 /// # Safety
-/// As [`super::run`].
+/// As for [`super::run`].
 pub(super) unsafe fn run(transpose_b: bool, reads: &[View], y: &View, scratch: View) -> Result<(), String> {
     let descs: Vec<TensorDesc> = reads.iter().map(|view| view.desc.clone()).collect();
     let sizes = Sizes::of(transpose_b, &descs, y.desc)?;
@@ -121,7 +121,7 @@ pub(super) unsafe fn run(transpose_b: bool, reads: &[View], y: &View, scratch: V
     };
     let a_signed = descs[0].data_type() == DataType::Int8;
     let (b_type, flip) = (descs[1].data_type(), if descs[1].data_type() == DataType::Int8 { 0x80u8 } else { 0 });
-    // Rows are taken as signed numbers and columns as unsigned ones: 128 less or more.
+    // Rows are treated as signed numbers and columns as unsigned ones, by subtracting or adding 128.
     let (a_shift, b_shift) = (if a_signed { 0 } else { 128 }, i32::from(flip));
     let row_sums = Pointer::<i32>::of(&scratch);
     let batches = sizes.batch_count();
@@ -131,7 +131,7 @@ pub(super) unsafe fn run(transpose_b: bool, reads: &[View], y: &View, scratch: V
             || {
                 for row in range {
                     let first = a.offset(&sizes.batches, row / m) + (row % m) as isize * a.row;
-                    // SAFETY: the row exists; every task writes sums of its own.
+                    // SAFETY: the row exists; every task writes different sums.
                     unsafe {
                         let bytes = std::slice::from_raw_parts(a.base.at(first), k);
                         *row_sums.at(row as isize) =
@@ -152,7 +152,7 @@ pub(super) unsafe fn run(transpose_b: bool, reads: &[View], y: &View, scratch: V
         let b_first = b.offset(&sizes.batches, batch);
         let zero_first = a_zero.offset(&sizes.batches, batch);
         let y_first = target.offset(&sizes.batches, batch);
-        // SAFETY: all places lie in the operands; every task writes a part of y of its own.
+        // SAFETY: all places lie in the operands; every task writes a different part of y.
         unsafe {
             let a_first = a.base.at(a.offset(&sizes.batches, batch) + row as isize * a.row);
             let flips = if a_signed { 0 } else { 0x8080_8080 };
@@ -221,17 +221,17 @@ pub(super) unsafe fn run(transpose_b: bool, reads: &[View], y: &View, scratch: V
     Ok(())
 }
 
-/// A factor of which columns are packed.
+/// A factor whose columns are packed.
 struct Lines {
     base: Pointer<u8>,
     first: isize,
-    /// From a line of the factor as it is given to the next.
+    /// The distance from one line of the factor, as it is given, to the next.
     pitch: isize,
     flip: u8,
 }
 
 impl Lines {
-    /// Columns of a factor [k, n].
+    /// Packs columns of a factor [k, n].
     ///
     /// # Safety
     /// Terms and columns must exist, and the panel must have room for them.
@@ -243,7 +243,7 @@ impl Lines {
         panel: *mut u8,
         width: usize,
     ) {
-        // Terms that there are not become 0.
+        // Missing terms become 0.
         let nothing = [self.flip; COLUMNS];
         for quad in 0..terms.div_ceil(4) {
             // SAFETY: the caller's promises.
@@ -260,10 +260,10 @@ impl Lines {
         }
     }
 
-    /// Rows of a factor [n, k].
+    /// Packs rows of a factor [n, k].
     ///
     /// # Safety
-    /// As [`Lines::pack_columns`].
+    /// As for [`Lines::pack_columns`].
     unsafe fn pack_rows(
         &self,
         column: usize,

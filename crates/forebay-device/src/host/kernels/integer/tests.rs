@@ -9,7 +9,7 @@ use super::dots::{Engine, Rows, STRIP, add_products};
 
 fn bytes(random: &mut Random, data_type: DataType, count: u64) -> Vec<f64> {
     let low = if data_type == Int8 { -128.0 } else { 0.0 };
-    // The ends, where instructions may saturate, are many.
+    // The ends of the range, where instructions may saturate, are frequent.
     let value = |random: &mut Random| match random.below(4) {
         0 => [0.0, 255.0][random.below(2) as usize],
         _ => random.below(256) as f64,
@@ -26,10 +26,10 @@ fn byte_type(random: &mut Random) -> DataType {
     [Int8, UInt8][random.below(2) as usize]
 }
 
-/// What a result of 8 bits is made of.
+/// The parameters of an 8-bit result.
 struct Scaling {
     reads: [Tensor; 3],
-    /// The values of what is read.
+    /// The values of the reads.
     values: [Vec<f64>; 3],
     data_type: DataType,
 }
@@ -48,7 +48,7 @@ impl Scaling {
         Scaling { reads, values, data_type }
     }
 
-    /// A sum as a result; the element of bias and scale.
+    /// Converts a sum to a result, with the given element of bias and scale.
     fn number(&self, sum: f64, element: usize) -> f64 {
         let [bias, scale, zero] = &self.values;
         let sum = (sum as i32).wrapping_add(bias[element] as i32);
@@ -65,7 +65,7 @@ fn products_are_exact() {
         let transpose_b = case & 1 == 1;
         let (a_type, b_type) = (byte_type(&mut random), byte_type(&mut random));
         let [m, n] = [70, 120].map(|limit| 1 + random.below(limit));
-        // More terms than a panel holds, and all remainders of four.
+        // More terms than a panel holds, and all remainders modulo four.
         let k = if case % 10 == 9 { 2048 + random.below(3000) } else { 1 + random.below(90) };
         let (batch, of_b) = ([1, 3][case / 2 % 2], [1, 3][case / 4 % 2].min([1, 3][case / 2 % 2]));
         let a = operand(&mut random, a_type, &[batch, m, k]);
@@ -106,7 +106,7 @@ fn products_are_exact() {
     }
 }
 
-/// A convolution of up to three axes, by its definition.
+/// Computes a convolution of up to three axes from its definition.
 fn convolved(convolution: &Convolution, [x, w]: [&Tensor; 2], zeros: [&[f64]; 2], y: &[u64]) -> Vec<f64> {
     let Window { strides, dilations, pads_begin, .. } = &convolution.window;
     let (xs, ws) = (x.desc.sizes(), w.desc.sizes());

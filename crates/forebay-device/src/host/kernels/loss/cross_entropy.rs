@@ -1,8 +1,8 @@
 //! Softmax cross-entropy: the mean of -log softmax(logits)\[label] over the positions that count.
 //!
-//! A group is some positions whose logits lie together. Where nothing comes after the class axis, a position is a row of
-//! memory and loops run along classes; elsewhere loops run along positions. Losses are added position by position within a
-//! reduction block ([`forebay_base::kernel::reduction_block_of_losses`]), and blocks by the sum tree, however the groups are cut.
+//! A group consists of positions whose logits are adjacent. If nothing comes after the class axis, a position is a row of memory and loops
+//! run along classes; otherwise, loops run along positions. Losses are added position by position within a reduction block
+//! ([`forebay_base::kernel::reduction_block_of_losses`]), and blocks are added along the sum tree, regardless of the groups.
 
 use forebay_base::kernel::reduction_block_of_losses;
 use forebay_base::{DataType, SumTree, TensorDesc};
@@ -15,13 +15,13 @@ use super::super::parallel::{Pointer, for_chunks, map_chunks, require_packed, sp
 use super::super::partial_sums::load_sums;
 use super::super::strided_layout::StridedLayout;
 
-/// Positions in a group.
+/// The maximum number of positions in a group.
 const GROUP: usize = BLOCK;
 
-/// A class that no logit has: a label out of range.
+/// The class of a label that is out of range.
 const NO_CLASS: i32 = -1;
 
-/// A position that does not count.
+/// The class of a position that does not count.
 const IGNORED: i32 = -2;
 
 #[derive(Clone, Copy)]
@@ -38,11 +38,11 @@ enum Labels {
     Int32(Pointer<i32>),
 }
 
-/// How logits lie: positions are images times rows times places.
+/// The layout of logits: positions consist of images, rows and places.
 #[derive(Clone, Copy)]
 struct Layout {
     classes: usize,
-    /// Whether a position's logits follow each other.
+    /// Whether the logits of a position are adjacent.
     classes_last: bool,
     images: usize,
     rows: usize,
@@ -76,7 +76,7 @@ impl Layout {
             return Err(format!("{desc} must be packed"));
         }
         let classes_last = inner == 1;
-        // With classes first there are no images, and all positions are one row.
+        // If classes come first, there are no images, and all positions are one row.
         let images = if axis == 0 { 1 } else { sizes[0] };
         let rows = if classes_last { 1 } else { outer / images };
         let places = outer / images / rows * inner;
@@ -98,20 +98,20 @@ impl Layout {
         self.images * self.rows * self.places
     }
 
-    /// Images and rows of a chunk, and how many chunks there are.
+    /// Returns the images and rows of a chunk, and the number of chunks.
     fn chunks(&self) -> (usize, usize, usize) {
         let (images, rows, tree) = self.tree();
         (images, rows, tree.leaves() as usize)
     }
 
-    /// Images and rows of a chunk, and the tree of which chunks are the leaves.
+    /// Returns the images and rows of a chunk, and the tree whose leaves are the chunks.
     fn tree(&self) -> (usize, usize, SumTree) {
         let chunk = reduction_block_of_losses(self.classes as u64, self.rows as u64, self.places as u64);
         let (images, rows) = ((chunk.images as usize).min(self.images), chunk.rows as usize);
         (images, rows, SumTree::new(self.images.div_ceil(images) as u64, self.rows.div_ceil(rows) as u64))
     }
 
-    /// The first logit of a position that is given by its image and its number there.
+    /// Returns the index of the first logit of a position, given by its image and its number within the image.
     fn logit(&self, image: usize, position: usize) -> usize {
         let step = if self.classes_last { self.classes } else { 1 };
         image * self.image_stride + position / self.places * self.row_stride + position % self.places * step
@@ -126,7 +126,7 @@ impl Layout {
         let end_row = self.rows.min(first_row + rows);
         let image_positions = self.rows * self.places;
         let end_image = self.images.min(first_image + images);
-        // Runs of positions that lie together: whole images where classes come last, and rows that follow each other.
+        // Runs are adjacent positions: whole images if classes come last, and rows without gaps.
         let seamless = self.classes_last || self.row_stride == self.places;
         let run_rows = if seamless { end_row - first_row } else { 1 };
         let run_images = if self.classes_last { end_image - first_image } else { 1 };
@@ -147,7 +147,7 @@ impl Layout {
     }
 }
 
-/// A group of positions: the first one, its label, and how many there are.
+/// A group of positions: the first one, its label, and the number of positions.
 struct Group {
     image: usize,
     position: usize,
@@ -170,7 +170,7 @@ impl<T: Float> Operands<T> {
         Ok(Operands { logits: Pointer::of(logits), layout, labels, ignore_index })
     }
 
-    /// The class of every position of a group, [`NO_CLASS`] or [`IGNORED`].
+    /// Returns the class of every position of a group, or [`NO_CLASS`] or [`IGNORED`].
     #[inline(always)]
     fn targets(&self, group: &Group) -> [i32; GROUP] {
         let mut targets = [IGNORED; GROUP];
@@ -192,10 +192,10 @@ impl<T: Float> Operands<T> {
         targets
     }
 
-    /// The largest logit and the sum of exp(logit - largest) of every position of a group.
+    /// Returns the largest logit and the sum of exp(logit - largest) of every position of a group.
     ///
     /// # Safety
-    /// The logits must be live and unwritten.
+    /// The logits must be live, and no one may write them meanwhile.
     #[inline(always)]
     unsafe fn largest_and_sums(&self, group: &Group) -> ([T; GROUP], [T; GROUP]) {
         let (mut highest, mut sums) = ([T::LOWEST; GROUP], [T::ZERO; GROUP]);
@@ -232,10 +232,10 @@ impl<T: Float> Operands<T> {
         (highest, sums)
     }
 
-    /// Adds the losses of a group's positions that count, and their number.
+    /// Adds up the losses of the positions of a group that count, and their number.
     ///
     /// # Safety
-    /// The logits must be live and unwritten.
+    /// The logits must be live, and no one may write them meanwhile.
     #[inline(always)]
     unsafe fn add_group(&self, group: &Group, [total, count]: &mut [f64; 2]) {
         let targets = self.targets(group);
@@ -243,7 +243,7 @@ impl<T: Float> Operands<T> {
         let (highest, sums) = unsafe { self.largest_and_sums(group) };
         let mut logarithms = [T::ZERO; GROUP];
         for (logarithm, &sum) in logarithms.iter_mut().zip(&sums[..group.count]) {
-            // The largest term is 1, so a sum is at least 1; one that is none must not become a number.
+            // The largest term is 1, so a sum is at least 1; a sum that is NaN must not become a number.
             *logarithm = if sum >= T::ONE { sum.logarithm_of_normal() } else { T::NAN };
         }
         let first = self.layout.logit(group.image, group.position);
@@ -264,7 +264,7 @@ impl<T: Float> Operands<T> {
         }
     }
 
-    /// Positions that count.
+    /// Returns the number of positions that count.
     fn counted(&self) -> f64 {
         if self.ignore_index.is_none() {
             return self.layout.positions() as f64;
@@ -283,10 +283,10 @@ impl<T: Float> Operands<T> {
     }
 }
 
-/// The losses of all positions that count, and their number.
+/// Returns the sum of the losses of all positions that count, and their number.
 ///
 /// # Safety
-/// As [`super::super::run`], and the logits must be of type `T`.
+/// As for [`super::super::run`], and the logits must be of type `T`.
 pub(in super::super) unsafe fn sums<T: Float>(
     axis: usize,
     ignore_index: Option<i64>,
@@ -316,7 +316,7 @@ pub(in super::super) unsafe fn sums<T: Float>(
     Ok(tree.sum(chunk_sums, add).unwrap_or_default())
 }
 
-/// The loss from [`sums`].
+/// Returns the loss from [`sums`].
 pub(in super::super) fn mean<T: Float>([sum, count]: [f64; 2]) -> T {
     T::from_f64(sum / count)
 }
@@ -324,7 +324,7 @@ pub(in super::super) fn mean<T: Float>([sum, count]: [f64; 2]) -> T {
 /// loss = the mean over all positions that are not ignored.
 ///
 /// # Safety
-/// As [`super::super::run`], and the logits must be of type `T`.
+/// As for [`super::super::run`], and the logits must be of type `T`.
 pub(super) unsafe fn forward<T: Float>(
     axis: usize,
     ignore_index: Option<i64>,
@@ -340,11 +340,11 @@ pub(super) unsafe fn forward<T: Float>(
     Ok(())
 }
 
-/// dlogits = dloss / count (softmax(logits) - one at the label), 0 where ignored, NaN where the label is no class. Reads dloss,
-/// logits, labels and maybe the sums of all positions, of which these may be a part.
+/// dlogits = dloss / count (softmax(logits) - one at the label), 0 if ignored, NaN if the label is not a class. Reads dloss, logits, labels
+/// and optionally the sums of all positions, of which the operands can be a part.
 ///
 /// # Safety
-/// As [`forward`].
+/// As for [`forward`].
 pub(super) unsafe fn gradient<T: Float>(
     axis: usize,
     ignore_index: Option<i64>,
@@ -384,7 +384,8 @@ pub(super) unsafe fn gradient<T: Float>(
     Ok(())
 }
 
-/// The gradient by a logit, from the largest logit of its position and the sum of the exponentials of their distances to it.
+/// Returns the gradient with respect to a logit, from the largest logit of its position and the sum of the exponentials of the differences
+/// from it.
 #[inline(always)]
 fn slope<T: Float>(scale: T, (x, highest, sum): (T, T, T), is_label: bool, target: i32) -> T {
     let probability = (x - highest).exponential() / sum;
@@ -397,7 +398,7 @@ fn slope<T: Float>(scale: T, (x, highest, sum): (T, T, T), is_label: bool, targe
 }
 
 /// # Safety
-/// As [`gradient`], and no one else may touch the group's logits or gradients.
+/// As for [`gradient`], and no one else may touch the group's logits or gradients.
 #[inline(always)]
 unsafe fn gradient_of_group<T: Float>(
     operands: &Operands<T>,
@@ -407,7 +408,7 @@ unsafe fn gradient_of_group<T: Float>(
     layout: Layout,
 ) {
     let targets = operands.targets(group);
-    // SAFETY: the caller's promise. All logits are read for the sums before any gradient is written in their place.
+    // SAFETY: the caller's promise. All logits are read for the sums before any gradient overwrites them.
     let (highest, sums) = unsafe { operands.largest_and_sums(group) };
     let mut buffer = Buffer::new();
     let Layout { classes, class_stride, .. } = operands.layout;
@@ -417,7 +418,7 @@ unsafe fn gradient_of_group<T: Float>(
         for i in 0..group.count {
             for first in (0..classes).step_by(GROUP) {
                 let (count, start) = (GROUP.min(classes - first), i * classes + first);
-                // SAFETY: the row lies in both operands; the buffer keeps what is read apart from what is written.
+                // SAFETY: the row lies in both operands; the buffer separates the values read from those written.
                 let (row, drow) = unsafe {
                     let drow = dlogits.slice_mut(first_slope + start, count);
                     (buffer.load(operands.logits.at((first_logit + start) as isize), 1, count, drow.as_ptr()), drow)

@@ -1,4 +1,4 @@
-//! Kernels: losses, each a mean over the batch, and their gradients.
+//! Kernels for losses, each of which is a mean over the batch, and for their gradients.
 
 pub(super) mod cross_entropy;
 pub(super) mod squared_error;
@@ -12,10 +12,10 @@ use crate::device::DeviceError;
 /// Runs one kernel of this family.
 ///
 /// # Safety
-/// As [`super::run`].
+/// As for [`super::run`].
 pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), DeviceError> {
     let data_type = reads[0].desc.data_type();
-    // SAFETY: the caller's promises are those that the functions ask for, and the types are those of the views.
+    // SAFETY: the caller's promises are those that the functions require, and the types are those of the views.
     let result = unsafe {
         match *kernel {
             Kernel::SoftmaxCrossEntropy { axis, ignore_index } => for_type!(data_type, floats, T => {

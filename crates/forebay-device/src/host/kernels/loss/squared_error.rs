@@ -1,5 +1,5 @@
 //! Mean squared error. Squares are added element by element within a reduction block
-//! ([`forebay_base::kernel::reduction_block_of_channels`]), and blocks by the sum tree.
+//! ([`forebay_base::kernel::reduction_block_of_channels`]), and blocks are added along the sum tree.
 
 use forebay_base::SumTree;
 use forebay_base::kernel::reduction_block_of_channels;
@@ -12,7 +12,7 @@ use super::super::parallel::{Pointer, map_chunks, require_packed, wide};
 use super::super::partial_sums::load_sums;
 use super::cross_entropy::mean;
 
-/// Chunks that one task sums.
+/// The number of chunks that one task sums.
 const TASK_CHUNKS: usize = 8;
 
 fn check(prediction: &View, target: &View) -> Result<(), String> {
@@ -23,10 +23,10 @@ fn check(prediction: &View, target: &View) -> Result<(), String> {
     Ok(())
 }
 
-/// The squares' sum and the number of elements.
+/// Returns the sum of the squares and the number of elements.
 ///
 /// # Safety
-/// As [`super::super::run`], and the views must be of type `T`.
+/// As for [`super::super::run`], and the views must be of type `T`.
 pub(in super::super) unsafe fn sums<T: Float>(prediction: &View, target: &View) -> Result<[f64; 2], String> {
     check(prediction, target)?;
     let count = prediction.count();
@@ -57,17 +57,17 @@ pub(in super::super) unsafe fn sums<T: Float>(prediction: &View, target: &View) 
 /// loss = mean((prediction - target)^2).
 ///
 /// # Safety
-/// As [`sums`].
+/// As for [`sums`].
 pub(super) unsafe fn forward<T: Float>(prediction: &View, target: &View, loss: &View) -> Result<(), String> {
     // SAFETY: the caller's promises; the loss has one element.
     unsafe { *Pointer::<T>::of(loss).at(0) = mean(sums::<T>(prediction, target)?) };
     Ok(())
 }
 
-/// dprediction = dloss 2 / count (prediction - target). Reads dloss, prediction, target, and the sums where these are a part.
+/// dprediction = dloss 2 / count (prediction - target). Reads dloss, prediction, target and, if the operands are only a part, the sums.
 ///
 /// # Safety
-/// As [`sums`].
+/// As for [`sums`].
 pub(super) unsafe fn gradient<T: Float>(reads: &[View], dprediction: &View) -> Result<(), String> {
     let (dloss, prediction, target) = (&reads[0], &reads[1], &reads[2]);
     check(prediction, target)?;

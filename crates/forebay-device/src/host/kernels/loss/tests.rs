@@ -4,7 +4,7 @@ use forebay_base::{DataType, Kernel};
 
 use super::super::testing::{Random, Tensor, assert_close, desc, differences, run};
 
-/// The mean loss over the positions that count.
+/// Computes the mean loss over the positions that count.
 fn naive(logits: &[f64], labels: &[f64], (outer, classes, inner): (usize, usize, usize), ignore: Option<i64>) -> f64 {
     let (mut sum, mut count) = (0.0, 0.0);
     for o in 0..outer {

@@ -4,13 +4,13 @@ use super::super::View;
 use super::super::element::{Element, for_type};
 use super::super::parallel::{CHUNK, Pointer, Walk, for_chunks, require_packed};
 
-/// Side of the square tiles in which transposing copies go: two tiles of 8-byte elements fit the first-level cache.
+/// The side of the square tiles of transposing copies: two tiles of 8-byte elements fit into the first-level cache.
 const TILE: usize = 32;
 
 /// y = x, both with strides.
 ///
 /// # Safety
-/// As [`super::super::run`].
+/// As for [`super::super::run`].
 pub(super) unsafe fn copy(x: &View, y: &View) -> Result<(), String> {
     if x.desc.sizes() != y.desc.sizes() {
         return Err(format!("sizes {:?} and {:?} differ", x.desc.sizes(), y.desc.sizes()));
@@ -28,10 +28,10 @@ fn signed(strides: &[usize]) -> Vec<isize> {
     strides.iter().map(|&stride| stride as isize).collect()
 }
 
-/// Where a slice's element 0 lies in the sliced tensor, and the strides from there.
+/// Returns the offset of element 0 of a slice in the sliced tensor, and the strides from there.
 ///
 /// # Errors
-/// Where the slice leaves the tensor.
+/// Returns an error if the slice exceeds the tensor.
 fn slice_layout(starts: &[u64], steps: &[i64], whole: &View, part: &View) -> Result<(isize, Vec<isize>), String> {
     let (whole_sizes, part_sizes) = (whole.desc.sizes(), part.desc.sizes());
     let counts = [starts.len(), steps.len(), part_sizes.len()];
@@ -48,7 +48,7 @@ fn slice_layout(starts: &[u64], steps: &[i64], whole: &View, part: &View) -> Res
             return Err(format!("a slice from {start} to {last} leaves dimension {dimension} of {}", whole.desc));
         }
         offset += start as isize * stride as isize;
-        // Where there is one index only, the step may be anything; it is never taken.
+        // With a single index, the step may be anything, because it is never taken.
         strides.push((step as isize).wrapping_mul(stride as isize));
     }
     Ok((offset, strides))
@@ -57,7 +57,7 @@ fn slice_layout(starts: &[u64], steps: &[i64], whole: &View, part: &View) -> Res
 /// y\[i] = x\[starts + i steps].
 ///
 /// # Safety
-/// As [`super::super::run`].
+/// As for [`super::super::run`].
 pub(super) unsafe fn slice(starts: &[u64], steps: &[i64], x: &View, y: &View) -> Result<(), String> {
     let (offset, strides) = slice_layout(starts, steps, x, y)?;
     for_type!(x.desc.data_type(), words, T => {
@@ -73,7 +73,7 @@ pub(super) unsafe fn slice(starts: &[u64], steps: &[i64], x: &View, y: &View) ->
 /// dx\[starts + i steps] = dy\[i], 0 elsewhere.
 ///
 /// # Safety
-/// As [`super::super::run`].
+/// As for [`super::super::run`].
 pub(super) unsafe fn slice_gradient(starts: &[u64], steps: &[i64], dy: &View, dx: &View) -> Result<(), String> {
     require_packed(&[*dx])?;
     let (offset, strides) = slice_layout(starts, steps, dx, dy)?;
@@ -93,7 +93,7 @@ pub(super) unsafe fn slice_gradient(starts: &[u64], steps: &[i64], dy: &View, dx
 /// Copies elements from one layout to another.
 ///
 /// # Safety
-/// All elements of both layouts must be accessible, no one else may touch those of y, and no two of them may coincide.
+/// All elements of both layouts must be accessible, no one else may touch those of y, and no two of those may coincide.
 pub(super) unsafe fn copy_strided<T: Element>(
     sizes: &[usize],
     x: Pointer<T>,
@@ -101,7 +101,7 @@ pub(super) unsafe fn copy_strided<T: Element>(
     y: Pointer<T>,
     y_strides: &[isize],
 ) {
-    // The order of dimensions is free: y's own makes runs along what lies together in y.
+    // The order of dimensions is free: with that of y, runs go along adjacent elements of y.
     let mut order: Vec<usize> = (0..sizes.len()).collect();
     order.sort_by_key(|&dimension| std::cmp::Reverse(y_strides[dimension].unsigned_abs()));
     let in_order = |values: &[isize]| order.iter().map(|&dimension| values[dimension]).collect::<Vec<_>>();
@@ -129,10 +129,11 @@ pub(super) unsafe fn copy_strided<T: Element>(
     }
 }
 
-/// Copies where x lies along `rows` and y along the last dimension, tile by tile, so that both sides use whole cache lines.
+/// Copies tile by tile if elements are adjacent along `rows` in x and along the last dimension in y, so that both sides use whole cache
+/// lines.
 ///
 /// # Safety
-/// As [`copy_strided`].
+/// As for [`copy_strided`].
 unsafe fn copy_transposed<T: Element>(walk: &Walk<2>, rows: usize, x: Pointer<T>, y: Pointer<T>) {
     let columns = walk.sizes().len() - 1;
     let (row_count, column_count) = (walk.sizes()[rows], walk.sizes()[columns]);
@@ -148,7 +149,7 @@ unsafe fn copy_transposed<T: Element>(walk: &Walk<2>, rows: usize, x: Pointer<T>
     let (row_tiles, column_tiles) = (row_count.div_ceil(TILE), column_count.div_ceil(TILE));
     let tiles = rest.count() * row_tiles * column_tiles;
     for_chunks(tiles, CHUNK / (TILE * TILE), |range| {
-        // Lines of x a power of two apart fall on the same few places of the cache: each is read once, as a whole.
+        // Lines of x that are a power of two apart map to the same few places in the cache, so each is read once, as a whole.
         let mut buffer = [[T::ZERO; TILE]; TILE];
         for tile in range {
             let [x_base, y_base] = rest.offsets(tile / (row_tiles * column_tiles));

@@ -1,4 +1,4 @@
-//! Slices by index along an axis, and their gradient.
+//! Gathering slices by index along an axis, and its gradient.
 
 use forebay_base::DataType;
 
@@ -6,13 +6,14 @@ use super::super::View;
 use super::super::element::{Element, Float, for_type};
 use super::super::parallel::{CHUNK, Pointer, for_chunks, require_packed, split_at_axis, wide};
 
-/// Elements of a gradient's slice that one task sums: enough to be worth a task, few enough to share out an embedding.
+/// The number of elements of a slice of the gradient that one task sums: enough to be worth a task, few enough to distribute an embedding
+/// over tasks.
 const COLUMNS: usize = 64;
 
-/// The position of an index that is out of range: no axis is as long.
+/// The position of an index that is out of range: no axis is this long.
 pub(super) const NOWHERE: usize = usize::MAX;
 
-/// Indices of either type, packed.
+/// Packed indices of either type.
 pub(super) enum Indices<'a> {
     Int32(&'a [i32]),
     Int64(&'a [i64]),
@@ -20,7 +21,7 @@ pub(super) enum Indices<'a> {
 
 impl<'a> Indices<'a> {
     /// # Safety
-    /// As [`super::super::run`].
+    /// As for [`super::super::run`].
     pub unsafe fn of(view: &View<'a>) -> Result<Indices<'a>, String> {
         // SAFETY: packed and of this type; the caller promises that it is live.
         unsafe {
@@ -32,7 +33,7 @@ impl<'a> Indices<'a> {
         }
     }
 
-    /// Positions in 0..size: negative indices count from the end, and those out of range are [`NOWHERE`].
+    /// Returns positions in 0..size. Negative indices count from the end, and those out of range become [`NOWHERE`].
     pub fn positions(&self, size: usize) -> Vec<usize> {
         let position = |index: i64| {
             let position = if index < 0 { index.wrapping_add(size as i64) } else { index } as u64;
@@ -44,7 +45,7 @@ impl<'a> Indices<'a> {
         }
     }
 
-    /// The first index out of range, and where it stands.
+    /// Returns the first index out of range, after its position.
     fn first_outside(&self, size: u64) -> Option<(usize, i64)> {
         let size = i64::try_from(size).unwrap_or(i64::MAX);
         let is_outside = |index: i64| index < -size || index >= size;
@@ -55,7 +56,7 @@ impl<'a> Indices<'a> {
     }
 }
 
-/// The first element that is wanted. Blocks are looked at without branches first: in most, there is none.
+/// Finds the first wanted element. Blocks are first searched without branches, because most have none.
 fn find<T: Copy>(elements: &[T], is_wanted: impl Fn(T) -> bool) -> Option<(usize, T)> {
     const BLOCK: usize = 1024;
     let has_one = |block: &[T]| block.iter().fold(false, |found, &element| found | is_wanted(element));
@@ -65,10 +66,10 @@ fn find<T: Copy>(elements: &[T], is_wanted: impl Fn(T) -> bool) -> Option<(usize
     Some((start + found, elements[start + found]))
 }
 
-/// The first of a launch's indices that is not among `limit` entries, and where it stands.
+/// Returns the first index of a launch that is not among `limit` entries, after its position.
 ///
 /// # Safety
-/// As [`super::super::run`].
+/// As for [`super::super::run`].
 pub(super) unsafe fn first_outside(indices: &View, limit: u64) -> Result<Option<(usize, i64)>, String> {
     require_packed(&[*indices])?;
     // SAFETY: the caller's promise, and packed.
@@ -91,7 +92,7 @@ fn check_counts(axis: usize, data: &View, indices: &View, y: &View) -> Result<(u
 /// y\[o, i, ..] = data\[o, indices\[i], ..].
 ///
 /// # Safety
-/// As [`super::super::run`].
+/// As for [`super::super::run`].
 pub(super) unsafe fn forward(axis: usize, data: &View, indices: &View, y: &View) -> Result<(), String> {
     let (outer, size, inner) = check_counts(axis, data, indices, y)?;
     // SAFETY: the caller's promise, and packed.
@@ -101,7 +102,7 @@ pub(super) unsafe fn forward(axis: usize, data: &View, indices: &View, y: &View)
         for_chunks(outer * positions.len(), (CHUNK / inner).max(1), |range| {
             for slice in range {
                 let (row, place) = (slice / positions.len(), slice % positions.len());
-                // SAFETY: positions are below the axis' size, and every slice of y is one task's.
+                // SAFETY: positions are less than the size of the axis, and every slice of y belongs to one task.
                 unsafe {
                     let target = y.slice_mut(slice * inner, inner);
                     match positions[place] {
@@ -118,7 +119,7 @@ pub(super) unsafe fn forward(axis: usize, data: &View, indices: &View, y: &View)
 /// ddata\[o, p, ..] = the sum of dy\[o, i, ..] over all i with indices\[i] = p, in order of i.
 ///
 /// # Safety
-/// As [`super::super::run`].
+/// As for [`super::super::run`].
 pub(super) unsafe fn gradient(axis: usize, dy: &View, indices: &View, ddata: &View) -> Result<(), String> {
     let (outer, size, inner) = check_counts(axis, ddata, indices, dy)?;
     // SAFETY: the caller's promise, and packed.
@@ -131,22 +132,21 @@ pub(super) unsafe fn gradient(axis: usize, dy: &View, indices: &View, ddata: &Vi
 }
 
 /// # Safety
-/// As [`super::super::run`]: `dy` is \[outer, positions, inner], `ddata` \[outer, size, inner].
+/// As for [`super::super::run`]: `dy` is \[outer, positions, inner], `ddata` \[outer, size, inner].
 unsafe fn sum_slices<T: Float>(
     (outer, size, inner): (usize, usize, usize),
     positions: &[usize],
     dy: Pointer<T>,
     ddata: Pointer<T>,
 ) {
-    // A task owns some columns of every slice of one row, so that it meets the indices in order and no one else adds to
-    // its sums.
+    // A task owns some columns of every slice of one row, so that it processes the indices in order and no one else adds to its sums.
     let column_blocks = inner.div_ceil(COLUMNS);
     for_chunks(outer * column_blocks, 1, |range| {
         for task in range {
             let (row, first) = (task / column_blocks, task % column_blocks * COLUMNS);
             let count = COLUMNS.min(inner - first);
             for position in 0..size {
-                // SAFETY: in bounds, and these columns are this task's alone.
+                // SAFETY: in bounds, and these columns belong to this task alone.
                 unsafe { ddata.slice_mut((row * size + position) * inner + first, count) }.fill(T::ZERO);
             }
             for (place, &position) in positions.iter().enumerate().filter(|&(_, &position)| position != NOWHERE) {

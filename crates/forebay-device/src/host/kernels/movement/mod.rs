@@ -1,4 +1,4 @@
-//! Kernels: elements change their place, not their value. All but the gradients work for every data type.
+//! Kernels that move elements without changing their values. All but the gradients support every data type.
 
 mod copy;
 mod gather;
@@ -14,9 +14,9 @@ use crate::device::DeviceError;
 /// Runs one kernel of this family.
 ///
 /// # Safety
-/// As [`super::run`].
+/// As for [`super::run`].
 pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), DeviceError> {
-    // SAFETY: the caller's promises are those that the functions ask for.
+    // SAFETY: the caller's promises are those that the functions require.
     let result = unsafe {
         match kernel {
             Kernel::Copy => copy::copy(&reads[0], &writes[0]),
@@ -32,10 +32,10 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     result.map_err(|reason| super::unsupported(kernel, reason))
 }
 
-/// The first index of a launch that is out of range: where it stands among the indices, the index, and the number of entries.
+/// Returns the first index of a launch that is out of range: its position among the indices, the index, and the number of entries.
 ///
 /// # Safety
-/// As [`super::run`].
+/// As for [`super::run`].
 pub(super) unsafe fn index_fault(
     kernel: &Kernel,
     reads: &[View],

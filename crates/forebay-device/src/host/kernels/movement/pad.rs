@@ -9,7 +9,7 @@ use super::super::parallel::{CHUNK, Pointer, for_chunks, require_packed};
 /// y = x with `begins` elements before it and the rest after it, in every dimension.
 ///
 /// # Safety
-/// As [`super::super::run`].
+/// As for [`super::super::run`].
 pub(super) unsafe fn run(begins: &[u64], mode: PadMode, x: &View, y: &View) -> Result<(), String> {
     require_packed(&[*x, *y])?;
     let (x_sizes, y_sizes) = (x.sizes(), y.sizes());
@@ -31,7 +31,7 @@ pub(super) unsafe fn run(begins: &[u64], mode: PadMode, x: &View, y: &View) -> R
     Ok(())
 }
 
-/// The index in 0..size from which an index in the padded dimension is filled, none where the constant goes.
+/// Returns the index in 0..size from which an index in the padded dimension is filled, or `None` if it gets the constant.
 fn source_index(index: usize, begin: usize, size: usize, mode: PadMode) -> Option<usize> {
     let inside = (begin..begin + size).contains(&index);
     match mode {
@@ -40,7 +40,7 @@ fn source_index(index: usize, begin: usize, size: usize, mode: PadMode) -> Optio
         PadMode::Edge => Some(if index < begin { 0 } else { size - 1 }),
         PadMode::Reflect if size == 1 => Some(0),
         PadMode::Reflect => {
-            // Reflection goes to and fro: a wave of period 2 (size - 1), as often as the padding needs.
+            // Reflection goes back and forth: a wave of period 2 (size - 1), as often as the padding needs.
             let period = 2 * (size - 1);
             let distance = index.abs_diff(begin) % period;
             Some(distance.min(period - distance))
@@ -49,7 +49,7 @@ fn source_index(index: usize, begin: usize, size: usize, mode: PadMode) -> Optio
 }
 
 /// # Safety
-/// As [`run`]; `T` must be as large as the elements.
+/// As for [`run`]; `T` must be as large as the elements.
 unsafe fn pad<T: Word>(
     begins: &[usize],
     mode: PadMode,
@@ -71,7 +71,7 @@ unsafe fn pad<T: Word>(
                 x_start = x_start.zip(index).map(|(start, index)| start + index * x_stride);
                 x_stride *= x_sizes[dimension];
             }
-            // SAFETY: the row lies in y and is this task's alone.
+            // SAFETY: the row lies in y and belongs to this task alone.
             let target = unsafe { y.slice_mut(row * y_row, y_row) };
             let Some(x_start) = x_start else {
                 target.fill(constant);

@@ -1,4 +1,4 @@
-//! Rows of a tensor with updates by index.
+//! Updates of rows of a tensor by index.
 
 use forebay_base::kernel::ScatterOp;
 
@@ -7,17 +7,17 @@ use super::super::element::{Element, Number, for_type};
 use super::super::parallel::{Pointer, for_each, require_packed, wide};
 use super::gather::{Indices, NOWHERE};
 
-/// Elements of a row that one task has.
+/// The number of elements of a row in one task.
 const COLUMNS: usize = 64;
-/// Tasks of a launch, about: each goes through all indices, and takes those of its own rows.
+/// The approximate number of tasks of a launch: each goes through all indices and uses those of its own rows.
 const TASKS: usize = 16;
-/// Rows of a task at least.
+/// The minimum number of rows of a task.
 const ROWS_MIN: usize = 1024;
 
-/// y = data, with the updates at the rows that the indices name.
+/// y = data, with the updates applied to the rows that the indices name.
 ///
 /// # Safety
-/// As [`super::super::run`]; `y` may be the very bytes of `data`.
+/// As for [`super::super::run`]; `y` may be the same memory as `data`.
 pub(super) unsafe fn run(op: ScatterOp, data: &View, indices: &View, updates: &View, y: &View) -> Result<(), String> {
     require_packed(&[*data, *indices, *updates, *y])?;
     let size = y.sizes().first().copied().unwrap_or(1);
@@ -49,7 +49,7 @@ pub(super) unsafe fn run(op: ScatterOp, data: &View, indices: &View, updates: &V
 }
 
 /// # Safety
-/// As [`scatter`].
+/// As for [`scatter`].
 unsafe fn combine<T: Number>(op: ScatterOp, sizes: (usize, usize), positions: &[usize], operands: [&View; 3]) {
     // SAFETY: the caller's promises.
     unsafe {
@@ -63,10 +63,10 @@ unsafe fn combine<T: Number>(op: ScatterOp, sizes: (usize, usize), positions: &[
     }
 }
 
-/// Each task has some columns of some rows, which it meets the updates of in order: so results do not depend on how many there are.
+/// Each task has some columns of some rows and applies their updates in order, so results do not depend on the number of tasks.
 ///
 /// # Safety
-/// As [`super::super::run`]: data and y are \[size, inner], updates \[positions, inner], all of this type.
+/// As for [`super::super::run`]: data and y are \[size, inner], updates \[positions, inner], all of this type.
 unsafe fn scatter<T: Element>(
     (size, inner): (usize, usize),
     positions: &[usize],
@@ -74,7 +74,7 @@ unsafe fn scatter<T: Element>(
     combined: impl Fn(T, T) -> T + Sync,
 ) {
     let (data, updates, y) = (Pointer::<T>::of(data), Pointer::<T>::of(updates), Pointer::<T>::of(y));
-    // SAFETY: an address that is compared only.
+    // SAFETY: the addresses are only compared.
     let is_in_place = unsafe { data.at(0) == y.at(0) };
     let column_blocks = inner.div_ceil(COLUMNS).max(1);
     let row_blocks = (TASKS / column_blocks).clamp(1, size.div_ceil(ROWS_MIN).max(1));
@@ -86,7 +86,7 @@ unsafe fn scatter<T: Element>(
         if !is_in_place {
             for row in first..end {
                 let start = row * inner + column;
-                // SAFETY: in bounds, and these elements of y are this task's alone; nothing writes the data.
+                // SAFETY: in bounds, and these elements of y belong to this task alone; nothing writes the data.
                 unsafe { y.slice_mut(start, count).copy_from_slice(data.slice(start, count)) };
             }
         }

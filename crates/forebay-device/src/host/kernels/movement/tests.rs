@@ -7,7 +7,7 @@ use super::super::testing::{Random, Tensor, assert_close, desc, refusal, run, st
 
 const TYPES: [DataType; 5] = [DataType::Float32, DataType::Float64, DataType::Float16, DataType::Int8, DataType::Int64];
 
-/// A packed tensor with small whole numbers, which every type holds.
+/// A packed tensor with small whole numbers, which every type can represent.
 fn counting(random: &mut Random, data_type: DataType, sizes: &[u64]) -> Tensor {
     let shape = desc(data_type, sizes);
     let values: Vec<f64> = (0..shape.element_count()).map(|_| random.below(100) as f64).collect();
@@ -34,7 +34,7 @@ fn at(tensor: &Tensor, index: &[u64]) -> f64 {
     tensor.values()[element as usize]
 }
 
-/// Strides that lay the dimensions out in a random order with gaps.
+/// Returns strides that lay out the dimensions in a random order with gaps.
 fn random_strides(random: &mut Random, sizes: &[u64]) -> Vec<u64> {
     let mut order: Vec<usize> = (0..sizes.len()).collect();
     for i in (1..order.len()).rev() {
@@ -210,7 +210,7 @@ fn an_embedding_of_many_columns() {
     assert_close(&ddata[0].values(), &expected, 2e-6, "embedding");
 }
 
-/// Rows with updates by index, one after the other; indices out of range are left out.
+/// Rows get updates by index, one after the other; indices out of range are skipped.
 #[test]
 fn scatters_take_updates_in_order() {
     use forebay_base::kernel::ScatterOp::{Add, Maximum, Minimum, Multiply, Replace};

@@ -1,7 +1,7 @@
 //! Batch normalisation: statistics per channel over images and places.
 //!
 //! Statistics are sums over fixed chunks ([`forebay_base::kernel::reduction_block_of_channels`]), in double precision and relative to the
-//! first element of what is summed, so that a mean far from 0 costs no digits. Chunks are added by the sum tree.
+//! first of the summed elements, so that a mean far from 0 does not cost precision. Chunks are added along the sum tree.
 
 use forebay_base::kernel::{Activation, add_statistics, check_group_size};
 
@@ -14,7 +14,7 @@ use super::super::partial_sums::load_sums;
 use super::super::stored::{Stored, for_each_block};
 use super::super::strided_layout::StridedLayout;
 
-/// A strided layout for x, and one for each of the other operands of the same sizes.
+/// The strided layouts of x and of the other operands of the same sizes.
 struct Shape<const N: usize> {
     x: StridedLayout,
     others: [StridedLayout; N],
@@ -60,7 +60,7 @@ impl<const N: usize> Shape<N> {
                 || {
                     let mut start = range.start;
                     while start < range.end {
-                        // In the order in which runs lie in memory: where rows lie apart, a row has all channels.
+                        // In the order in which runs lie in memory: if rows lie apart, each row has all channels.
                         let (number, within) = (start / run, start % run);
                         let (outer, channel) = (number / channels, number % channels);
                         let (image, row) = (outer / rows, outer % rows);
@@ -75,8 +75,9 @@ impl<const N: usize> Shape<N> {
     }
 }
 
-/// By channel, the sum over all chunks of what `finish` makes of `sum(channel, pieces' first elements, length, sums)`. `begin` says
-/// what the sums of a chunk need, by its channel and its first elements.
+/// Returns, for each channel, the sum over all chunks of the results of `finish`. Its input is the totals that `sum(begun, first elements,
+/// length, totals)` accumulates over the pieces of a chunk. `begin` returns what these calls need, from the channel of the chunk and its
+/// first elements.
 #[inline(always)]
 fn add_chunks<const K: usize, const N: usize, B: Copy, S: Copy + Send>(
     strided_layouts: &[StridedLayout; N],
@@ -119,10 +120,10 @@ fn add_chunks<const K: usize, const N: usize, B: Copy, S: Copy + Send>(
     (0..channels).filter_map(|_| tree.sum(chunk_sums.by_ref().take(count), &add)).collect()
 }
 
-/// By channel, the sum over all positions.
+/// Returns the sum over all positions of each channel.
 ///
 /// # Safety
-/// x must be live, unwritten and of type `T`.
+/// x must be live and of type `T`, and no one may write it meanwhile.
 pub(in super::super) unsafe fn channel_sums<T: Float>(x: &View) -> Result<Vec<[f64; 1]>, String> {
     let strided_layout = StridedLayout::of(x.desc)?;
     let x = Pointer::<T>::of(x);
@@ -139,12 +140,12 @@ pub(in super::super) unsafe fn channel_sums<T: Float>(x: &View) -> Result<Vec<[f
     ))
 }
 
-/// Sums of which each is added by itself.
+/// Adds sums element by element.
 fn add_each<const K: usize>(earlier: [f64; K], later: [f64; K]) -> [f64; K] {
     std::array::from_fn(|k| earlier[k] + later[k])
 }
 
-/// What a channel's elements are normalised with.
+/// The parameters with which the elements of a channel are normalised.
 #[derive(Clone, Copy)]
 struct Channel<T> {
     mean: T,
@@ -153,7 +154,7 @@ struct Channel<T> {
 }
 
 impl<T: Float> Channel<T> {
-    /// The arithmetic of the forward pass; the gradient repeats it for the activation's mask.
+    /// Normalises an element with the arithmetic of the forward pass, which the gradient repeats for the mask of the activation.
     #[inline(always)]
     fn normalise(self, x: T) -> T {
         (x - self.mean) * self.factor + self.bias
@@ -187,7 +188,7 @@ unsafe fn channels<T: Float>(
 }
 
 /// # Safety
-/// The views must be live and stored as `T` is; y may be the very bytes of x.
+/// The views must be live and stored as `T` is; y may be the same memory as x.
 unsafe fn normalise<T: Float>(shape: &Shape<1>, has_relu: bool, channels: &[Channel<T>], x: &View, y: &View) {
     let (x, y) = (Stored::<T>::of(x), Stored::<T>::of(y));
     shape.for_each_run(
@@ -214,7 +215,7 @@ unsafe fn normalise<T: Float>(shape: &Shape<1>, has_relu: bool, channels: &[Chan
 /// y = activation(scale (x - mean) / sqrt(variance + epsilon) + bias) with given statistics.
 ///
 /// # Safety
-/// As [`super::super::run`], and x must be stored as [`Stored`] of `T` is.
+/// As for [`super::super::run`], and x must be stored as [`Stored`] of `T` is.
 pub(super) unsafe fn inference<T: Float>(
     epsilon: f32,
     activation: Activation,
@@ -232,11 +233,11 @@ pub(super) unsafe fn inference<T: Float>(
     Ok(())
 }
 
-/// The same with the batch's statistics, which are written too. Elements are normalised with the statistics as written
+/// Like [`inference`], with the statistics of the batch, which are also written. Elements are normalised with the statistics as written
 /// (rounded to `T`), so that the gradient kernel, which reads them, repeats the same arithmetic.
 ///
 /// # Safety
-/// As [`inference`].
+/// As for [`inference`].
 pub(super) unsafe fn training<T: Float>(
     epsilon: f32,
     activation: Activation,
@@ -258,10 +259,10 @@ pub(super) unsafe fn training<T: Float>(
     Ok(())
 }
 
-/// By channel: the first element, the sum of the distances to it, the sum of their squares, and the number of elements.
+/// Returns, for each channel, the first element, the sum of the differences from it, the sum of their squares, and the number of elements.
 ///
 /// # Safety
-/// x must be live, unwritten and stored as [`Stored`] of `T` is.
+/// x must be live and stored as [`Stored`] of `T` is, and no one may write it meanwhile.
 pub(in super::super) unsafe fn statistics_sums<T: Float>(x: &View) -> Result<Vec<[f64; 4]>, String> {
     let strided_layout = StridedLayout::of(x.desc)?;
     let x = Stored::<T>::of(x);
@@ -285,7 +286,7 @@ pub(in super::super) unsafe fn statistics_sums<T: Float>(x: &View) -> Result<Vec
     ))
 }
 
-/// Mean and variance of each channel's group from [`statistics_sums`].
+/// Computes the mean and variance of each channel's group from [`statistics_sums`].
 ///
 /// # Safety
 /// The views must be live, of type `T` and of one element per channel.
@@ -310,10 +311,10 @@ pub(in super::super) unsafe fn statistics<T: Float>(
     Ok(())
 }
 
-/// dx, dscale and dbias of [`training`]; where a seventh operand has the sums, dx alone.
+/// Computes dx, dscale and dbias of [`training`], or dx alone if a seventh operand has the sums.
 ///
 /// # Safety
-/// As [`inference`].
+/// As for [`inference`].
 pub(super) unsafe fn gradient<T: Float>(
     epsilon: f32,
     activation: Activation,
@@ -353,8 +354,8 @@ pub(super) unsafe fn gradient<T: Float>(
     Ok(())
 }
 
-/// By channel, mean(slope) and inverse^2 mean(slope (x - mean)), as in
-/// dx = factor (slope - mean(slope) - (x - mean) inverse^2 mean(slope (x - mean))).
+/// Returns, for each channel, mean(slope) and inverse^2 mean(slope (x - mean)), as in dx = factor (slope - mean(slope) - (x - mean)
+/// inverse^2 mean(slope (x - mean))).
 fn slope_means<T: Float>(epsilon: f32, sums: &[[f64; 3]], variance: &[T]) -> Vec<(T, T)> {
     let of_channel = |(&[slope, product, samples], &variance): (&[f64; 3], &T)| {
         let inverse = inverse_deviation(variance, epsilon);
@@ -363,8 +364,8 @@ fn slope_means<T: Float>(epsilon: f32, sums: &[[f64; 3]], variance: &[T]) -> Vec
     sums.iter().zip(variance).map(of_channel).collect()
 }
 
-/// By channel, inverse mean(scale slope) and inverse^3 mean(scale slope (x - mean)) of its group, as in
-/// dx = factor slope - (inverse mean(scale slope) + (x - mean) inverse^3 mean(scale slope (x - mean))).
+/// Returns, for each channel, inverse mean(scale slope) and inverse^3 mean(scale slope (x - mean)) of its group, as in dx = factor slope -
+/// (inverse mean(scale slope) + (x - mean) inverse^3 mean(scale slope (x - mean))).
 fn slope_means_of_groups<T: Float>(
     epsilon: f32,
     sums: &[[f64; 3]],
@@ -389,17 +390,17 @@ fn slope_means_of_groups<T: Float>(
     means
 }
 
-/// The gradient by the normalised value before a ReLU.
+/// Returns the gradient with respect to the normalised value before a ReLU.
 #[inline(always)]
 fn relu<T: Float>(channel: Channel<T>, x: T, dy: T) -> T {
     if channel.normalise(x) > T::ZERO { dy } else { T::ZERO }
 }
 
-/// dx, where `mask(channel, x, dy)` is the gradient by the normalised value before the activation. `means` are those of
-/// [`slope_means`], or, of groups, of [`slope_means_of_groups`].
+/// Computes dx, where `mask(channel, x, dy)` is the gradient with respect to the normalised value before the activation. `means` come from
+/// [`slope_means`] or, for groups, from [`slope_means_of_groups`].
 ///
 /// # Safety
-/// As [`gradient`].
+/// As for [`gradient`].
 #[inline(always)]
 unsafe fn input_gradient<T: Float, const OF_GROUPS: bool>(
     shape: &Shape<2>,
@@ -430,10 +431,11 @@ unsafe fn input_gradient<T: Float, const OF_GROUPS: bool>(
     );
 }
 
-/// By channel: the sum of the slopes, that of their products with the distances to the mean, and the number of elements.
+/// Returns, for each channel, the sum of the slopes, the sum of their products with the differences from the mean, and the number of
+/// elements.
 ///
 /// # Safety
-/// As [`gradient`], of which these are the reads.
+/// As for [`gradient`], whose reads these are.
 pub(in super::super) unsafe fn gradient_sums<T: Float>(
     epsilon: f32,
     activation: Activation,
@@ -452,7 +454,7 @@ pub(in super::super) unsafe fn gradient_sums<T: Float>(
 }
 
 /// # Safety
-/// As [`gradient_sums`].
+/// As for [`gradient_sums`].
 #[inline(always)]
 unsafe fn masked_sums<T: Float>(
     shape: &Shape<1>,
@@ -481,7 +483,7 @@ unsafe fn masked_sums<T: Float>(
     )
 }
 
-/// dscale and dbias from [`gradient_sums`].
+/// Computes dscale and dbias from [`gradient_sums`].
 ///
 /// # Safety
 /// The views must be live, of type `T` and of one element per channel.

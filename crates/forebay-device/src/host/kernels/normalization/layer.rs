@@ -12,7 +12,7 @@ use super::super::buffer::BLOCK;
 use super::super::element::Float;
 use super::super::parallel::{CHUNK, Pointer, for_chunks, require_packed, tree_sum, wide};
 
-/// Rows and their length, where all operands fit.
+/// Returns the number of rows and their length, after checking that all operands fit.
 fn shape(
     axis: usize,
     x: &View,
@@ -36,10 +36,10 @@ fn shape(
     Ok((rows, length))
 }
 
-/// y = (x - mean) inverse_deviation scale + bias; mean and inverse deviation of every row are written too.
+/// y = (x - mean) inverse_deviation scale + bias; the mean and inverse deviation of every row are also written.
 ///
 /// # Safety
-/// As [`super::super::run`], and the views must be of type `T`.
+/// As for [`super::super::run`], and the views must be of type `T`.
 pub(super) unsafe fn forward<T: Float>(
     axis: usize,
     epsilon: f32,
@@ -58,7 +58,7 @@ pub(super) unsafe fn forward<T: Float>(
             || {
                 for row in range {
                     let start = row * length;
-                    // SAFETY: the row lies in x and is this task's alone.
+                    // SAFETY: the row lies in x and belongs to this task alone.
                     let (mean, inverse) = unsafe { row_statistics(x.slice(start, length), epsilon) };
                     // SAFETY: every row has one element.
                     unsafe {
@@ -88,7 +88,7 @@ pub(super) unsafe fn forward<T: Float>(
     Ok(())
 }
 
-/// Mean and inverse deviation of a row, in two passes.
+/// Computes the mean and inverse deviation of a row, in two passes.
 #[inline(always)]
 fn row_statistics<T: Float>(row: &[T], epsilon: f32) -> (T, T) {
     let mut accumulators = Accumulators::new();
@@ -103,7 +103,7 @@ fn row_statistics<T: Float>(row: &[T], epsilon: f32) -> (T, T) {
     (T::from_f64(mean), T::from_f64(1.0 / (variance + epsilon as f64).sqrt()))
 }
 
-/// What the gradient reads: rows of this many elements.
+/// The operands that the gradient reads: `rows` rows of `length` elements.
 struct Operands<T> {
     rows: usize,
     length: usize,
@@ -125,10 +125,10 @@ impl<T: Float> Operands<T> {
         Ok(Operands { rows, length, dy, x, mean, inverse })
     }
 
-    /// Adds a row to what becomes dscale and dbias.
+    /// Adds a row to the sums that become dscale and dbias.
     ///
     /// # Safety
-    /// The operands must be live and unwritten.
+    /// The operands must be live, and no one may write them meanwhile.
     #[inline(always)]
     unsafe fn add_row(&self, row: usize, dscale: &mut [f64], dbias: &mut [f64]) {
         let start = row * self.length;
@@ -160,10 +160,11 @@ impl<T: Float> Operands<T> {
         }
     }
 
-    /// The sums of all rows, by place in a row. `then` sees each reduction block behind its sums.
+    /// Returns the sums over all rows for each position in a row. `then` is called with the rows of each reduction block after they have
+    /// been summed.
     ///
     /// # Safety
-    /// The operands must be live and, until `then` does, unwritten.
+    /// The operands must be live, and no one may write them before `then` does.
     unsafe fn sums(&self, then: impl Fn(Range<usize>) + Sync) -> Vec<[f64; 2]> {
         let length = self.length;
         let block_rows = reduction_block_rows(length as u64) as usize;
@@ -194,10 +195,10 @@ impl<T: Float> Operands<T> {
     }
 }
 
-/// dx, and dscale and dbias where there are results for them, of [`forward`].
+/// Computes dx of [`forward`], and dscale and dbias if there are results for them.
 ///
 /// # Safety
-/// As [`forward`].
+/// As for [`forward`].
 pub(super) unsafe fn gradient<T: Float>(axis: usize, reads: &[View], writes: &[View]) -> Result<(), String> {
     let [dy, x, scale, mean, inverse] = [0, 1, 2, 3, 4].map(|i: usize| &reads[i]);
     let row_shaped: Vec<&View> = writes[1..].iter().chain([scale]).collect();
@@ -226,10 +227,10 @@ pub(super) unsafe fn gradient<T: Float>(axis: usize, reads: &[View], writes: &[V
     Ok(())
 }
 
-/// What becomes dscale and dbias, by place in a row.
+/// Returns the sums that become dscale and dbias, for each position in a row.
 ///
 /// # Safety
-/// As [`forward`].
+/// As for [`forward`].
 pub(in super::super) unsafe fn parameter_sums<T: Float>(axis: usize, reads: &[View]) -> Result<Vec<[f64; 2]>, String> {
     let operands = Operands::<T>::new(axis, [0, 1, 2, 3].map(|i: usize| &reads[i]), &[], &[])?;
     // SAFETY: the caller's promises.
@@ -239,7 +240,7 @@ pub(in super::super) unsafe fn parameter_sums<T: Float>(axis: usize, reads: &[Vi
 /// Writes dscale and dbias.
 ///
 /// # Safety
-/// The views must be of type `T`, as long as the sums, and no one else's.
+/// The views must be of type `T` and as long as the sums, and no one else may use them.
 pub(in super::super) unsafe fn store_parameter_gradients<T: Float>(sums: &[[f64; 2]], writes: &[View]) {
     for (number, view) in writes.iter().enumerate() {
         // SAFETY: the caller's promise.
@@ -248,7 +249,7 @@ pub(in super::super) unsafe fn store_parameter_gradients<T: Float>(sums: &[[f64;
     }
 }
 
-/// The means over a row of dy scale, and of that times the normalised x.
+/// Returns the means over a row of dy scale, and of dy scale times the normalised x.
 #[inline(always)]
 fn row_means<T: Float>(dy: &[T], x: &[T], scale: &[T], mean: T, inverse: T) -> (T, T) {
     let mut accumulators = Accumulators::<2>::new();
@@ -265,10 +266,10 @@ fn row_means<T: Float>(dy: &[T], x: &[T], scale: &[T], mean: T, inverse: T) -> (
     (T::from_f64(slope / dy.len() as f64), T::from_f64(product / dy.len() as f64))
 }
 
-/// dx = inverse (dy scale - mean(dy scale) - x^ mean(dy scale x^)), x^ being the normalised x.
+/// dx = inverse (dy scale - mean(dy scale) - x^ mean(dy scale x^)), where x^ is the normalised x.
 ///
 /// # Safety
-/// The row from `start`, as long as `scale`, must lie in all operands, and no one else may touch dx's.
+/// The row from `start`, as long as `scale`, must lie in all operands, and no one else may touch that of dx.
 #[inline(always)]
 unsafe fn gradient_of_row<T: Float>(
     (dy, x, dx): (Pointer<T>, Pointer<T>, Pointer<T>),

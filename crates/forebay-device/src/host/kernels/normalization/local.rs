@@ -6,7 +6,7 @@ use super::super::View;
 use super::super::element::Float;
 use super::super::parallel::{CHUNK, Pointer, for_chunks, require_packed, wide};
 
-/// Places that a task takes together.
+/// The number of places that a task processes together.
 const PLACES: usize = 256;
 
 /// The kernel's constants: y = x / (bias + alpha / size sum of x^2)^beta.
@@ -20,7 +20,7 @@ pub(super) struct Constants<T> {
 }
 
 impl<T: Float> Constants<T> {
-    /// The constants as the kernel states them.
+    /// Creates the constants from the parameters of the kernel.
     pub fn new(size: u64, alpha: f32, beta: f32, bias: f32) -> Constants<T> {
         Constants {
             size: size as usize,
@@ -30,21 +30,21 @@ impl<T: Float> Constants<T> {
         }
     }
 
-    /// Channels summed for a channel: (size - 1) / 2 before it (rounded down) and the rest after it.
+    /// Returns the channels summed for a channel: (size - 1) / 2 before it (rounded down) and the rest after it.
     fn window(&self, channel: usize, channels: usize) -> Range<usize> {
         let before = self.size.saturating_sub(1) / 2;
         let after = self.size.saturating_sub(1) - before;
         channel.saturating_sub(before)..channels.min(channel + after + 1)
     }
 
-    /// Channels in whose windows a channel is.
+    /// Returns the channels whose windows contain a channel.
     fn users(&self, channel: usize, channels: usize) -> Range<usize> {
         let before = self.size.saturating_sub(1) / 2;
         let after = self.size.saturating_sub(1) - before;
         channel.saturating_sub(after)..channels.min(channel + before + 1)
     }
 
-    /// bias + alpha / size sum of x^2 for one channel at several places.
+    /// Returns bias + alpha / size sum of x^2 for one channel at several places.
     ///
     /// # Safety
     /// The places must lie in x.
@@ -62,13 +62,13 @@ impl<T: Float> Constants<T> {
     /// y = x / denominator^beta.
     ///
     /// # Safety
-    /// As [`super::super::run`], and the views must be of type `T`.
+    /// As for [`super::super::run`], and the views must be of type `T`.
     pub unsafe fn forward(self, x: &View, y: &View) -> Result<(), String> {
         let y_pointer = Pointer::<T>::of(y);
         for_columns(&[*x, *y], |columns| {
             let x = Pointer::<T>::of(x);
             for channel in 0..columns.channels {
-                // SAFETY: the columns lie in both operands and are this task's alone.
+                // SAFETY: the columns lie in both operands and belong to this task alone.
                 let (denominators, values, results) = unsafe {
                     (
                         self.denominators(x, &columns, channel),
@@ -83,11 +83,11 @@ impl<T: Float> Constants<T> {
         })
     }
 
-    /// dx = dy / denominator^beta - 2 alpha beta / size x sum(dy x / denominator^(beta + 1)), the sum over the channels in
-    /// whose windows this one is.
+    /// dx = dy / denominator^beta - 2 alpha beta / size x sum(dy x / denominator^(beta + 1)), where the sum is over the channels whose
+    /// windows contain this one.
     ///
     /// # Safety
-    /// As [`Constants::forward`].
+    /// As for [`Constants::forward`].
     pub unsafe fn gradient(self, dy: &View, x: &View, dx: &View) -> Result<(), String> {
         let dx_pointer = Pointer::<T>::of(dx);
         let factor = (T::ONE + T::ONE) * self.weight * self.beta;
@@ -101,7 +101,7 @@ impl<T: Float> Constants<T> {
             for (channel, products) in products.chunks_mut(columns.count).enumerate() {
                 // SAFETY: the columns lie in x.
                 let denominators = unsafe { self.denominators(x, &columns, channel) };
-                // SAFETY: the columns lie in dx and are this task's alone.
+                // SAFETY: the columns lie in dx and belong to this task alone.
                 let results = unsafe { dx_pointer.slice_mut(columns.at(channel), columns.count) };
                 for (i, (&x, &dy)) in row(x, channel).iter().zip(row(dy, channel)).enumerate() {
                     let scaled = dy / denominators[i].power(self.beta);
@@ -125,7 +125,7 @@ impl<T: Float> Constants<T> {
     }
 }
 
-/// Some places of one image in every channel.
+/// Some places of one image, in every channel.
 struct Columns {
     start: usize,
     count: usize,

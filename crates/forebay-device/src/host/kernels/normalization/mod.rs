@@ -1,4 +1,4 @@
-//! Kernels: normalisation by statistics of a batch, of a row, or of neighbouring channels.
+//! Kernels that normalise by the statistics of a batch, of a row, or of neighbouring channels.
 
 pub(super) mod batch;
 pub(super) mod layer;
@@ -14,7 +14,7 @@ use crate::device::DeviceError;
 /// Runs one kernel of this family.
 ///
 /// # Safety
-/// As [`super::run`].
+/// As for [`super::run`].
 pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), DeviceError> {
     let data_type = match kernel {
         Kernel::BatchNormalization { .. }
@@ -28,7 +28,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
 }
 
 /// # Safety
-/// As [`super::run`], and the views must be of type `T`.
+/// As for [`super::run`], and the views must be of type `T`.
 unsafe fn run_float<T: Float>(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), String> {
     // SAFETY: the caller's promises.
     unsafe {

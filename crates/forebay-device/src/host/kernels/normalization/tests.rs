@@ -79,10 +79,10 @@ fn statistics_keep_their_digits_far_from_zero() {
     assert_close(&outputs[2].values(), &expected.variance, 1e-7, "variance");
 }
 
-/// A naive model of normalisation: of x, scale and bias.
+/// A naive model of normalisation: a function of x, scale and bias.
 type Model<'a> = &'a dyn Fn(&[f64], &[f64], &[f64]) -> Batch;
 
-/// Checks a normalisation against its naive model, and its gradients against differences of that.
+/// Checks a normalisation against its naive model, and its gradients against finite differences of the model.
 fn check_with_gradients(
     random: &mut Random,
     shape: &TensorDesc,
@@ -127,7 +127,7 @@ fn batch_normalization_gradient_matches_differences() {
 
 #[test]
 fn large_batch_normalization_gradients_add_up() {
-    // In exact arithmetic dx sums to 0 in every channel, alone and times x.
+    // In exact arithmetic, dx and dx times x each sum to 0 in every channel.
     let mut random = Random::new(13);
     let sizes = [3, 2, 170, 101];
     let (shape, channel) = (desc(DataType::Float32, &sizes), per_channel(&sizes, DataType::Float32));
@@ -201,7 +201,7 @@ fn layer_normalization_and_gradient() {
             }
             assert_close(&gradients[1].values(), &dscale, tolerance, &format!("dscale of {shape}"));
             assert_close(&gradients[2].values(), &dbias, tolerance, &format!("dbias of {shape}"));
-            // Rows are independent: differences of the first row check dx.
+            // Rows are independent, so differences of the first row suffice to check dx.
             let first = differences(&x[..length], |x| dot(&naive_layer(x, length, &scale, &bias), &dy[..length]));
             assert_close(&gradients[0].values()[..length], &first, tolerance, &format!("dx of {shape}"));
         }
@@ -243,7 +243,7 @@ fn local_response_normalization_and_gradient() {
 }
 
 fn naive_groups(x: &[f64], sizes: &[u64], group_size: u64, scale: &[f64], bias: &[f64], relu: bool) -> Batch {
-    // A group is a channel of more places where there is one image.
+    // With a single image, a group is a channel with more places.
     let places: u64 = sizes[2..].iter().product();
     let groups = [1, sizes[1] / group_size, group_size * places];
     let ones = vec![1.0; sizes[1] as usize];

@@ -1,4 +1,4 @@
-//! Kernels: Adam with moments of 8 bits, block by block.
+//! Kernels: Adam with 8-bit moments, block by block.
 
 use forebay_base::DataType;
 use forebay_base::kernel::quantization::{QUANTIZATION_BLOCK, QuantizationMap, SIGNED, UNSIGNED};
@@ -13,7 +13,7 @@ const BLOCK: usize = QUANTIZATION_BLOCK as usize;
 // Tasks have whole blocks.
 const _: () = assert!(CHUNK.is_multiple_of(BLOCK));
 
-/// A moment: what is read and written of it.
+/// The operands of a moment that are read and written.
 struct Moment {
     codes: [Pointer<u8>; 2],
     scales: [Pointer<f32>; 2],
@@ -21,7 +21,7 @@ struct Moment {
 }
 
 impl Moment {
-    /// From the reads and writes that begin with its codes; the scales are next.
+    /// Creates a moment from the reads and writes that begin with its codes, followed by its scales.
     fn of(reads: &[View], writes: &[View], map: &'static QuantizationMap) -> Moment {
         Moment {
             codes: [Pointer::of(&reads[0]), Pointer::of(&writes[0])],
@@ -30,10 +30,10 @@ impl Moment {
         }
     }
 
-    /// The numbers of a block.
+    /// Reads the numbers of a block.
     ///
     /// # Safety
-    /// The block must lie in the operands, which are live, and none may write it.
+    /// The block must lie in the operands, which are live, and no one may write it.
     #[inline(always)]
     unsafe fn read(&self, start: usize, numbers: &mut [f32]) {
         // SAFETY: the caller's promise.
@@ -45,13 +45,13 @@ impl Moment {
         }
     }
 
-    /// Makes numbers the codes and the scale of a block.
+    /// Writes numbers as the codes and the scale of a block.
     ///
     /// # Safety
-    /// The block must lie in the operands, which are live, and none else may read or write it.
+    /// The block must lie in the operands, which are live, and no one else may read or write it.
     #[inline(always)]
     unsafe fn write(&self, start: usize, numbers: &[f32]) {
-        // What is no number stays one.
+        // NaN stays NaN.
         let larger = |scale: f32, number: &f32| {
             if number.abs() > scale || number.is_nan() { number.abs() } else { scale }
         };
@@ -66,12 +66,12 @@ impl Moment {
     }
 }
 
-/// Whether operands are as the kernel's row says.
+/// Checks that operands match the kernel's row.
 fn check(reads: &[View], writes: &[View]) -> Result<(), String> {
     let count = reads[0].count();
     let scale = |at: usize| matches!(at, 3 | 5);
     let own = reads[..6].iter().enumerate();
-    // A write is like the read that it takes the place of.
+    // A write is described like the read that it replaces.
     let own = own.chain(writes.iter().enumerate().map(|(at, view)| (if at == 0 { 0 } else { at + 1 }, view)));
     for (at, view) in own {
         require_packed(&[*view])?;
@@ -84,8 +84,8 @@ fn check(reads: &[View], writes: &[View]) -> Result<(), String> {
     Ok(())
 }
 
-/// Updates a parameter and its moments block by block: a block is read before any of it is written, so that outputs may be the very bytes
-/// of inputs.
+/// Updates a parameter and its moments block by block. A block is read before any of it is written, so outputs can be the same bytes as
+/// inputs.
 ///
 /// # Safety
 /// As [`super::super::run`].
@@ -138,7 +138,7 @@ mod tests {
     use super::super::super::testing::{Random, Tensor, assert_close, desc, run};
     use super::BLOCK;
 
-    /// Moments as the map has them, in float64: the codes and the scales of blocks.
+    /// Moments as the map represents them, in float64: the codes and the scales of blocks.
     fn quantized(numbers: &[f64], map: &[f32; 256]) -> (Vec<f64>, Vec<f64>) {
         let scales: Vec<f64> = numbers
             .chunks(BLOCK)
@@ -156,7 +156,7 @@ mod tests {
         codes.iter().enumerate().map(|(i, &code)| f64::from(map[code as usize]) * scales[i / BLOCK]).collect()
     }
 
-    /// Several steps from nothing, with blocks whose numbers are of very different sizes, one that is all zeros, and a part of one.
+    /// Several steps from zero, with blocks whose numbers have very different sizes, one block of zeros, and a partial block.
     #[test]
     fn adam_of_8_bits_follows_its_formula() {
         let mut random = Random::new(7);
@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    /// What is no number does not become one.
+    /// NaN does not become a number.
     #[test]
     fn gradients_that_are_no_numbers_show() {
         let (shape, codes, scales) =

@@ -1,4 +1,4 @@
-//! Orders against sorted lists.
+//! Orders compared with sorted lists.
 
 use std::cmp::Ordering;
 
@@ -6,7 +6,7 @@ use forebay_base::{DataType, Kernel};
 
 use super::super::testing::{Random, Tensor, desc, refusal, run};
 
-/// Elements of one row in the order that is asked for, by comparing them as numbers.
+/// Elements of one row in the requested order, by comparing them as numbers.
 fn ordered(row: &[f64], largest: bool, nan_first: bool, last: bool) -> Vec<usize> {
     let compare = |a: usize, b: usize| {
         let by_value = match (row[a].is_nan(), row[b].is_nan()) {
@@ -32,7 +32,7 @@ fn the_first_elements_of_every_type_are_found() {
         let [outer, size, inner] = [1 + random.below(3), 1 + random.below(40), 1 + random.below(3)];
         let k = if random.below(3) == 0 { 1 } else { 1 + random.below(size) };
         let [largest, nan_first, last] = [0, 1, 2].map(|_| random.below(2) == 0);
-        // Few numbers, so that some are equal; both zeros and NaN among them.
+        // A small set of numbers, so that some are equal; it includes both zeros and NaN.
         let number = |random: &mut Random| match (random.below(9), data_type) {
             (value, DataType::Bool) => (value % 2) as f64,
             (0, float) if float.is_float() => f64::NAN,

@@ -45,7 +45,7 @@ fn elements_of_16_bits_are_widened_and_rounded() {
     }
 }
 
-/// An image whose rows lie among those of many other channels, farther apart than a thread's buffer reaches.
+/// An image whose rows lie among those of many other channels, farther apart than a thread's buffer is long.
 #[test]
 fn rows_of_16_bits_may_lie_far_apart() {
     let mut random = Random::new(10);
@@ -90,12 +90,12 @@ fn gradients_match_differences() {
     }
 }
 
-/// The gradient of ones goes where the largest elements are, so their places are found by it.
+/// The gradient of ones goes to the largest elements, which shows where they are.
 #[test]
 fn places_are_those_that_gradients_go_to() {
     let mut random = Random::new(11);
     for (window, input, output) in cases() {
-        // Few numbers, so that some are equal, and NaN.
+        // A small set of numbers, so that some are equal, and NaN.
         let values = |random: &mut Random| match random.below(6) {
             0 => f64::NAN,
             value => value as f64,
@@ -117,7 +117,7 @@ fn places_are_those_that_gradients_go_to() {
     }
 }
 
-/// Both directions by the definition: one window after the other.
+/// Both directions according to the definition: one window after the other.
 fn naive(op: PoolOp, sliding: &Sliding, x: &[f64], dy: &[f64]) -> (Vec<f64>, Vec<f64>) {
     let (mut y, mut dx) = (Vec::new(), vec![0.0; x.len()]);
     let (input, output) = (sliding.input.iter().product::<usize>(), sliding.output.iter().product::<usize>());
@@ -167,7 +167,7 @@ fn random_windows_match_the_definition() {
             let (begin, end) = (random.below(kernel), random.below(kernel));
             let reach = (kernel - 1) * dilation + 1;
             let size = reach + random.below(20);
-            // Sometimes as with a rounded-up output size, whose last window must still begin in the input.
+            // Sometimes as if the output size were rounded up; the last window must still begin in the input.
             let up = random.below(2) * (stride - 1);
             let last = (size + begin + end - reach + up) / stride;
             let last = if last * stride >= size + begin { last - 1 } else { last };
@@ -180,7 +180,7 @@ fn random_windows_match_the_definition() {
             y.push(last + 1);
         }
         let (x_desc, y_desc) = (desc(DataType::Float32, &x), desc(DataType::Float32, &[&x[..2], &y[..]].concat()));
-        // Few different values, so that there are ties.
+        // Few distinct values, so that there are ties.
         let values: Vec<f64> = (0..x_desc.element_count()).map(|_| random.below(7) as f64 - 3.0).collect();
         let slopes = random.values(y_desc.element_count() as usize);
         let (x, dy) = (Tensor::new(&x_desc, &values), Tensor::new(&y_desc, &slopes));
@@ -198,7 +198,7 @@ fn random_windows_match_the_definition() {
     }
 }
 
-/// Windows of 2^60 taps, padded by half of it on each side: every tap but those that see the input is skipped.
+/// Windows of 2^60 taps, with padding of half that on each side: every tap except those that see the input is skipped.
 #[test]
 fn windows_far_larger_than_the_input_see_all_of_it() {
     let (x_desc, y_desc) = (desc(DataType::Float32, &[1, 1, 4, 5]), desc(DataType::Float32, &[1, 1, 4, 5]));

@@ -1,7 +1,7 @@
 //! Reductions along any set of axes.
 //!
-//! The reduced elements of an output are cut into chunks by their number; partial results of chunks stand in double
-//! precision (64-bit integers for integers) and are combined in chunk order.
+//! The reduced elements of an output are cut into chunks by their number. Partial results of chunks are kept in double precision (64-bit
+//! integers for integers) and combined in chunk order.
 
 use forebay_base::kernel::ReduceOp;
 
@@ -12,11 +12,11 @@ use super::super::normalization::batch;
 use super::super::parallel::{CHUNK, Pointer, Walk, for_chunks, wide};
 use super::super::strided_layout::StridedLayout;
 
-/// Outputs that one task reduces together where the innermost axis stays.
+/// Outputs that one task reduces together if the innermost axis is kept.
 const OUTPUTS: usize = 512;
 
-/// How x is reduced: a walk over the axes that stay and one over those that go. Where the innermost axis stays, it is not
-/// part of `kept`, but `width` (its size) outputs are reduced together.
+/// How x is reduced: a walk over the kept axes and one over the reduced axes. If the innermost axis is kept, it is not part of `kept`, but
+/// `width` (its size) outputs are reduced together.
 struct Layout {
     kept: Walk<1>,
     reduced: Walk<1>,
@@ -39,7 +39,7 @@ fn layout(axes: &[usize], x: &View, y: &View) -> Result<Layout, String> {
     }
     let reduced = Walk::new(&reduced_sizes, &[reduced_strides]);
     let kept = Walk::new(&kept_sizes, &[kept_strides]);
-    // What lies together in x is read together: if that is an axis that stays, several outputs at once.
+    // Adjacent elements of x are read together: several outputs at once if they belong to a kept axis.
     let inner_kept = kept.inner_strides()[0] == 1 && kept.count() > 1 && reduced.inner_strides()[0] != 1;
     if !inner_kept {
         return Ok(Layout { kept, reduced, width: 1, inner_reduced: true });
@@ -50,7 +50,7 @@ fn layout(axes: &[usize], x: &View, y: &View) -> Result<Layout, String> {
     Ok(Layout { kept: outer, reduced, width, inner_reduced: false })
 }
 
-/// y = op of x along `axes`.
+/// Computes y = op of x along `axes`.
 ///
 /// # Safety
 /// As [`super::super::run`], and the views must be of type `T`.
@@ -94,13 +94,13 @@ pub(super) unsafe fn run<T: Reducible>(op: ReduceOp, axes: &[usize], x: &View, y
     Ok(())
 }
 
-/// Whether the reduced axes are all but the second, of which the sums are then those of channels.
+/// Whether the reduced axes are all but the second, so that the sums are those of channels.
 pub(super) fn are_positions(axes: &[usize], x: &View) -> bool {
     let rank = x.desc.sizes().len();
     rank > 2 && axes.iter().copied().eq((0..rank).filter(|&axis| axis != 1)) && StridedLayout::of(x.desc).is_ok()
 }
 
-/// y = the sum of x per channel, by chunks, as parts would sum it.
+/// Computes y = the sum of x per channel, by chunks, in the same way as parts would sum it.
 ///
 /// # Safety
 /// As [`run`].
@@ -133,7 +133,7 @@ unsafe fn reduce<T: Reducible>(
     let depth = layout.reduced.count();
     let block = layout.width.min(OUTPUTS);
     let blocks = layout.width.div_ceil(block);
-    // A chunk has enough reduced elements of each output that it reads about CHUNK elements.
+    // A chunk has enough reduced elements of each output to read about CHUNK elements.
     let chunk = if layout.inner_reduced { CHUNK } else { (CHUNK * 4 / block).max(1) };
     let chunks = depth.div_ceil(chunk);
     let groups = layout.kept.count() * blocks;
@@ -149,7 +149,7 @@ unsafe fn reduce<T: Reducible>(
                     let base = layout.kept.offsets(group / blocks)[0] + (group % blocks * block) as isize;
                     let width = block.min(layout.width - group % blocks * block);
                     let elements = first..depth.min(first + chunk);
-                    // SAFETY: every task has a part of `partials` of its own.
+                    // SAFETY: every task has a separate part of `partials`.
                     let sums = unsafe { partial_pointer.slice_mut(task * block, width) };
                     // SAFETY: the walks stay inside x.
                     unsafe {
@@ -180,7 +180,7 @@ unsafe fn reduce<T: Reducible>(
     });
 }
 
-/// One output: element i of a run goes to accumulator i mod ACCUMULATORS.
+/// Reduces one output: element i of a run goes to accumulator i mod ACCUMULATORS.
 ///
 /// # Safety
 /// The walk from `base` must stay inside x.
@@ -224,7 +224,7 @@ unsafe fn reduce_runs<T: Reducible>(
     accumulators.into_iter().fold(start, merge)
 }
 
-/// Several outputs that lie together: rows of x are added to them one after the other.
+/// Reduces several adjacent outputs: rows of x are added to them one after the other.
 ///
 /// # Safety
 /// As [`reduce_runs`], for as many outputs as there are sums.

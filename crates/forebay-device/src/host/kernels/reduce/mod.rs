@@ -1,4 +1,4 @@
-//! Kernels: many elements become one, and softmax, which divides by such a sum.
+//! Kernels that reduce many elements to one, and softmax, which divides by such a sum.
 
 mod axes;
 pub(super) mod rows;

@@ -1,4 +1,4 @@
-//! Sums over the rows of a table, one per place in a row, by reduction blocks of rows.
+//! Sums over the rows of a table, one for each place in a row, by reduction blocks of rows.
 
 use forebay_base::SumTree;
 use forebay_base::kernel::reduction_block_rows;
@@ -7,7 +7,7 @@ use super::super::View;
 use super::super::element::Float;
 use super::super::parallel::{Pointer, require_packed, tree_sum, wide};
 
-/// Rows, and their length, where the first axes are summed.
+/// The number of rows and their length if the first axes are summed.
 fn table(x: &View, axes: usize) -> Result<(usize, usize), String> {
     require_packed(&[*x])?;
     let sizes = x.sizes();
@@ -17,7 +17,7 @@ fn table(x: &View, axes: usize) -> Result<(usize, usize), String> {
     Ok((sizes[..axes].iter().product(), sizes[axes..].iter().product()))
 }
 
-/// The sum of each place, and what is still to be added to it (devices in single precision keep what rounding took).
+/// Returns, for each place, the sum and what is still to be added to it (single-precision devices keep what rounding lost).
 ///
 /// # Safety
 /// As [`super::super::run`], and x must be of type `T`.
@@ -47,12 +47,12 @@ pub(in super::super) unsafe fn sums<T: Float>(axes: usize, x: &View) -> Result<V
     Ok(sums.unwrap_or_else(|| vec![0.0; length]).into_iter().map(|sum| [sum, 0.0]).collect())
 }
 
-/// What the sums of a place are together.
+/// The total of a place's sum and rest.
 pub(in super::super) fn total<T: Float>([sum, rest]: [f64; 2]) -> T {
     T::from_f64(if rest == 0.0 { sum } else { sum + rest })
 }
 
-/// y = the sum of x along its first axes.
+/// Computes y = the sum of x along its first axes.
 ///
 /// # Safety
 /// As [`super::super::run`], and the views must be of type `T`.

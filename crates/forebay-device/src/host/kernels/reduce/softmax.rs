@@ -1,8 +1,8 @@
 //! Softmax, log-softmax and their gradients along any axis.
 //!
-//! A task takes a group of columns (places after the axis) and goes along the axis. Where nothing comes after the axis, a
-//! column is a row of memory. All reads of a column's sums come before its writes, and elements are written where they were
-//! read, so that everything works in place.
+//! A task takes a group of columns (places after the axis) and goes along the axis. If nothing comes after the axis, a column is a row of
+//! memory. All reads of a column's sums come before its writes, and elements are written where they were read, so that everything works in
+//! place.
 
 use super::super::View;
 use super::super::accumulators::{Accumulators, largest};
@@ -10,10 +10,10 @@ use super::super::block::{run1, run2, run3};
 use super::super::element::Float;
 use super::super::parallel::{CHUNK, Pointer, for_chunks, require_packed, split_at_axis, wide};
 
-/// Columns that one task takes along the axis together.
+/// Columns that one task processes together along the axis.
 const COLUMNS: usize = 256;
 
-/// y = exp(x - max) / sum(exp(x - max)), or its logarithm.
+/// Computes y = exp(x - max) / sum(exp(x - max)), or its logarithm.
 ///
 /// # Safety
 /// As [`super::super::run`], and the views must be of type `T`.
@@ -26,7 +26,7 @@ pub(super) unsafe fn forward<T: Float>(axis: usize, logarithm: bool, x: &View, y
         inner,
         #[inline(always)]
         |start, columns| {
-            // SAFETY: these columns are inside the operands, and this task's alone.
+            // SAFETY: these columns are inside the operands and belong to this task alone.
             unsafe {
                 match (inner, logarithm) {
                     (1, false) => softmax_row(x, y, start, size),
@@ -40,7 +40,7 @@ pub(super) unsafe fn forward<T: Float>(axis: usize, logarithm: bool, x: &View, y
     Ok(())
 }
 
-/// dx = y (dy - sum(dy y)) for softmax, dx = dy - exp(y) sum(dy) for its logarithm.
+/// Computes dx = y (dy - sum(dy y)) for softmax, dx = dy - exp(y) sum(dy) for its logarithm.
 ///
 /// # Safety
 /// As [`forward`].
@@ -60,7 +60,7 @@ pub(super) unsafe fn gradient<T: Float>(
         #[inline(always)]
         |start, columns| {
             let mut sums = [0.0; COLUMNS];
-            // SAFETY: these columns are inside the operands, and this task's alone.
+            // SAFETY: these columns are inside the operands and belong to this task alone.
             unsafe {
                 if inner == 1 {
                     let mut accumulators = Accumulators::new();
@@ -81,7 +81,7 @@ pub(super) unsafe fn gradient<T: Float>(
                 }
                 let mut rounded = [T::ZERO; COLUMNS];
                 rounded.iter_mut().zip(&sums).for_each(|(rounded, &sum)| *rounded = T::from_f64(sum));
-                // A row is a run of `size` elements with one sum, a group of columns is `size` runs with a sum per column.
+                // A row is a run of `size` elements with one sum; a group of columns is `size` runs with a sum per column.
                 let (runs, length, sum_stride) = if inner == 1 { (1, size, 0) } else { (size, columns, 1) };
                 for k in 0..runs {
                     let place = (start + k * inner) as isize;

@@ -1,4 +1,4 @@
-//! Reductions and softmax against naive models in double precision.
+//! Reductions and softmax compared with naive models in double precision.
 
 use forebay_base::kernel::ReduceOp;
 use forebay_base::{DataType, Kernel};
@@ -104,7 +104,7 @@ fn extremes_of_numbers_that_are_none_are_none() {
     }
 }
 
-/// (softmax, logarithm) of every column, laid out as x.
+/// (softmax, logarithm) of every column, laid out like x.
 fn naive_softmax(x: &Tensor, axis: usize) -> (Vec<f64>, Vec<f64>) {
     let values = x.values();
     let sums = column_sums(x, axis, &values.iter().map(|x| x.exp()).collect::<Vec<_>>());
@@ -112,7 +112,7 @@ fn naive_softmax(x: &Tensor, axis: usize) -> (Vec<f64>, Vec<f64>) {
     (softmax, values.iter().zip(&sums).map(|(x, sum)| x - sum.ln()).collect())
 }
 
-/// For every element the sum of `values` over its column.
+/// For every element, the sum of `values` over its column.
 fn column_sums(x: &Tensor, axis: usize, values: &[f64]) -> Vec<f64> {
     let sizes = x.desc.sizes();
     let inner = sizes[axis + 1..].iter().product::<u64>() as usize;

@@ -1,11 +1,11 @@
-//! Scans against loops in float64.
+//! Scans compared with loops in float64.
 
 use forebay_base::kernel::ScanOp;
 use forebay_base::{DataType, Kernel};
 
 use super::super::testing::{Random, Tensor, assert_close, desc, refusal, run};
 
-/// One row by the definition.
+/// One row according to the definition.
 fn scanned(op: ScanOp, exclusive: bool, x: &[f64], factors: &[f64]) -> Vec<f64> {
     let term = |t: usize| -> f64 {
         let end = if exclusive { t } else { t + 1 };
