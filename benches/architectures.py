@@ -37,11 +37,11 @@ OPSET = 18
 EAGER = "open, eager attention"
 # By whether a network normalises batches: small weights before a normalisation have steep gradients.
 LEARNING_RATES = {False: 0.01, True: 0.001}
-# Losses agree with PyTorch's losses in float64 if they differ by no more than this share, or by no more than this many times the
+# Losses agree with PyTorch's losses in float64 if they differ by at most this fraction, or by at most this many times the
 # difference of PyTorch's own losses in float32: statistics of small batches amplify rounding.
 LOSS_TOLERANCE = 1e-4
 ROUNDING = 4
-# Logits agree if they differ by no more than this share of the largest.
+# Logits agree if they differ by at most this fraction of the largest.
 OUTPUT_TOLERANCE = 1e-3
 # One of our processes that takes longer has failed.
 LIMIT_SECONDS = 300

@@ -31,7 +31,7 @@ import recording
 HEADS, SIZE = 4, 64
 WIDTH = HEADS * SIZE
 RATE = 0.1
-# Losses agree if they differ by no more than this share.
+# Losses agree if they differ by at most this fraction.
 TOLERANCE = 1e-4
 # A form that stores scores has about this many matrices of that size at the peak of a step: scores, weights, and their gradients.
 STORED = 4

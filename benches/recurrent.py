@@ -24,7 +24,7 @@ from torch import nn
 
 import recording
 
-# Outputs and losses agree if they differ by no more than this. Outputs of a recurrent network are below 1.
+# Outputs and losses agree if they differ by at most this much. Outputs of a recurrent network are below 1.
 TOLERANCE = 1e-4
 RATE = 0.1
 # The kind of a network, the sizes of its inputs and states, its directions, the length of sequences, and their number.

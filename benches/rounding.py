@@ -6,7 +6,7 @@ from onnx import numpy_helper
 
 # The approximate accuracy of sums of a few hundred float32 products.
 STEP = 1e-6
-# Outputs agree if they differ by no more than this many times the change caused by such weights.
+# Outputs agree if they differ by at most this many times the change caused by such weights.
 FACTOR = 4
 
 

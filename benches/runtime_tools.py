@@ -29,7 +29,7 @@ import architecture_models
 import recording
 import rounding
 
-# Outputs agree if they differ by no more than this share of the largest, for float16 and for models that round to integers on the way;
+# Outputs agree if they differ by at most this fraction of the largest, for float16 and for models that round to integers on the way;
 # or by little more than rounding may change.
 TOLERANCE = {"float32": 1e-4, "float16": 5e-3, "integers": 1e-3}
 LIMIT_SECONDS = 300

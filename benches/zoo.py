@@ -27,7 +27,7 @@ import recording
 import rounding
 import zoo_models
 
-# Outputs agree if they differ by no more than this share of the output's largest value, or by little more than rounding may change:
+# Outputs agree if they differ by at most this fraction of the output's largest value, or by little more than rounding may change:
 # values that are quantised on the way are rounded to one step or another.
 TOLERANCE = 1e-3
 # A command that takes longer has failed.

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::command::{cargo, run};
 use crate::parts;
-use crate::test::has_nextest;
+use crate::test::{REPORTING, has_nextest};
 
 /// All kernels, and whole networks.
 const ALL: &str = "package(forebay-vulkan) | binary_id(forebay::vulkan)";
@@ -32,9 +32,8 @@ pub fn sample() -> Result<(), String> {
 
 fn on_swiftshader(tests: &str) -> Result<(), String> {
     let mut runner: Command = if has_nextest() {
-        let how = ["--no-fail-fast", "--status-level", "slow", "--final-status-level", "slow"];
         let mut runner = cargo(&["nextest", "run", "--workspace", "-E", tests]);
-        runner.args(how);
+        runner.args(REPORTING);
         runner
     } else {
         // Cargo's own runner selects only by crate, and builds what it selects.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::command::{cargo, run, run_and_keep, succeeds};
 use crate::{kernels, parts, python, swiftshader, tidy};
 
-/// Runs every check; the test runner's summary is the last line except for those about skipped parts.
+/// Runs every check, then prints how long each took, what was skipped, and last the test runner's summary.
 ///
 /// # Errors
 /// Fails with the checks that failed; all of them run, so one call shows every failure.
@@ -25,23 +25,17 @@ pub fn test() -> Result<(), String> {
         checks.run("clippy", || run(&mut cargo(&clippy)));
     }
     // Cargo's own runner does the same, one crate at a time.
-    let (mut building, mut runner) = if has_nextest() {
-        let status = ["--no-fail-fast", "--status-level", "slow", "--final-status-level", "slow"];
-        let mut runner = cargo(&["nextest", "run", "--workspace"]);
-        runner.args(status);
-        (cargo(&["nextest", "run", "--workspace", "--no-run"]), runner)
-    } else {
-        let tests = ["--lib", "--bins", "--tests"];
-        let mut building = cargo(&["test", "--workspace", "--no-run"]);
-        building.args(tests);
-        let mut runner = cargo(&["test", "--workspace", "--no-fail-fast"]);
-        runner.args(tests).args(["--", "--quiet"]);
-        (building, runner)
+    let (tests, reporting) = match has_nextest() {
+        true => (["nextest", "run", "--workspace"].as_slice(), REPORTING.as_slice()),
+        false => (
+            ["test", "--workspace", "--lib", "--bins", "--tests"].as_slice(),
+            ["--no-fail-fast", "--", "--quiet"].as_slice(),
+        ),
     };
-    checks.run("building tests", || run(&mut building));
+    checks.run("building tests", || run(cargo(tests).arg("--no-run")));
     let mut closing = Vec::new();
     checks.run("tests", || {
-        let (lines, result) = run_and_keep(&mut runner, is_closing_line);
+        let (lines, result) = run_and_keep(cargo(tests).args(reporting), is_closing_line);
         closing = lines;
         result
     });
@@ -53,9 +47,10 @@ pub fn test() -> Result<(), String> {
         checks.run("Python", python::test);
     }
     // The build without the Vulkan feature must succeed and report that Vulkan is missing.
-    checks.run("without Vulkan", || {
-        let without = ["--no-default-features", "--config", QUICK_DEVICE];
-        run(cargo(&["check", "--quiet", "--package", "forebay-cli"]).args(without))?;
+    let without = ["--no-default-features", "--config", QUICK_DEVICE];
+    checks
+        .run("building without Vulkan", || run(cargo(&["check", "--quiet", "--package", "forebay-cli"]).args(without)));
+    checks.run("tests without Vulkan", || {
         run(cargo(&["test", "--quiet", "--package", "forebay", "--lib"]).args(without).arg("machine"))
     });
     for (package, target) in
@@ -63,10 +58,12 @@ pub fn test() -> Result<(), String> {
     {
         // The model checker replaces threads and locks in this build, so nothing else can share it; no kernels run, either.
         let model = ["--package", package, "--features", "shuttle", target, "--config", QUICK_DEVICE];
+        if present("clippy") {
+            checks.run(&format!("clippy, model checker of {package}"), || {
+                run(cargo(&["clippy", "--quiet"]).args(model).args(["--", "--deny", "warnings"]))
+            });
+        }
         checks.run(&format!("model checker of {package}"), || {
-            if present("clippy") {
-                run(cargo(&["clippy", "--quiet"]).args(model).args(["--", "--deny", "warnings"]))?;
-            }
             run(cargo(&["test", "--quiet"]).args(model).args(["--", "--nocapture"]))
         });
     }
@@ -108,6 +105,9 @@ impl Checks {
 pub fn has_nextest() -> bool {
     succeeds(&mut cargo(&["nextest", "--version"]))
 }
+
+/// How `cargo nextest run` reports: it names slow and failed tests, and runs all tests even if one fails.
+pub const REPORTING: [&str; 5] = ["--no-fail-fast", "--status-level", "slow", "--final-status-level", "slow"];
 
 /// Kernels that do not run need not be fast, and compile in a fraction of the time this way.
 const QUICK_DEVICE: &str = "profile.dev.package.forebay-device.opt-level=0";

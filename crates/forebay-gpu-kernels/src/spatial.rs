@@ -57,7 +57,7 @@ impl Spatial {
     }
 
     /// Returns the strides as words for shaders.
-    pub fn stride_words(&self) -> impl Iterator<Item = u32> + use<> {
+    pub fn stride_words(&self) -> impl Iterator<Item = u32> {
         self.strides.into_iter()
     }
 }

@@ -87,7 +87,7 @@ impl<Request> Exchange<Request> {
 }
 
 /// Splits a message into pieces that MPI can count.
-fn pieces(message: &MessageBytes) -> impl Iterator<Item = (usize, *mut u8, i32)> + use<> {
+fn pieces(message: &MessageBytes) -> impl Iterator<Item = (usize, *mut u8, i32)> {
     let MessageBytes { peer, address, size_bytes } = *message;
     (0..size_bytes).step_by(MESSAGE_BYTES_MAX).map(move |start| {
         let bytes = MESSAGE_BYTES_MAX.min(size_bytes - start);

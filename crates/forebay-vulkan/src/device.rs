@@ -97,20 +97,20 @@ fn lost(reason: String) -> DeviceError {
     DeviceError::Lost { reason }
 }
 
-/// Configures the validation layer through the environment where there is no other way.
+/// Makes the settings of the validation layer that can only be made through the environment.
 fn set_up_validation() {
     static DONE: Once = Once::new();
     DONE.call_once(|| {
         let settings = [
-            // Look for hazards between submissions.
+            // Also look for hazards between submissions.
             ("VK_LAYER_ENABLES", "VALIDATION_CHECK_ENABLE_SYNCHRONIZATION_VALIDATION_QUEUE_SUBMIT"),
-            // Newer layers look at what shaders do, and keep reporting what they have reported ten times.
+            // For newer layers: take into account what shaders access, and report a message even if it has been reported ten times.
             ("VK_LAYER_SYNCVAL_SHADER_ACCESSES_HEURISTIC", "1"),
             ("VK_LAYER_ENABLE_MESSAGE_LIMIT", "0"),
         ];
         for (name, value) in settings {
-            // SAFETY: Rust's own readers take turns with this. `VulkanOptions::validate` asks its callers to have no other thread in C code
-            // that reads the environment.
+            // SAFETY: the standard library locks the environment against its own readers, and callers that set `VulkanOptions::validate`
+            // guarantee that no other thread reads the environment from C code.
             unsafe { std::env::set_var(name, value) };
         }
     });

@@ -110,7 +110,7 @@ impl FreeBlocks {
     }
 
     /// The blocks of a bin, the latest first.
-    fn bin<'a>(&self, blocks: &'a Blocks, bin: usize) -> impl Iterator<Item = u32> + use<'a> {
+    fn bin(&self, blocks: &Blocks, bin: usize) -> impl Iterator<Item = u32> {
         let some = |block: u32| (block != NONE).then_some(block);
         std::iter::successors(some(self.bins[bin]), move |block| some(blocks.at(*block).bin_next))
     }

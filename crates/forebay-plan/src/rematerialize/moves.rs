@@ -75,7 +75,7 @@ impl Moves {
     }
 
     /// Returns all moves that drop a buffer.
-    pub(super) fn drops(&self) -> impl DoubleEndedIterator<Item = Move> + use<> {
+    pub(super) fn drops(&self) -> impl DoubleEndedIterator<Item = Move> {
         (0..self.drops.len()).map(Move::Drop)
     }
 

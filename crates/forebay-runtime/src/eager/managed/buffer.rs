@@ -196,7 +196,7 @@ impl ManagedBuffer {
     }
 
     /// The units of the buffer, if it is in that memory.
-    pub(super) fn units(&self, memory: &ManagedMemory) -> impl Iterator<Item = UnitId> + use<> {
+    pub(super) fn units(&self, memory: &ManagedMemory) -> impl Iterator<Item = UnitId> {
         let count = if self.memory().is(memory) { self.buffer.unit_count } else { 0 };
         self.buffer.units().take(count as usize)
     }

@@ -124,7 +124,7 @@ impl Buffer {
     }
 
     /// The units of the buffer.
-    pub fn units(&self) -> impl Iterator<Item = UnitId> + use<> {
+    pub fn units(&self) -> impl Iterator<Item = UnitId> {
         (self.first_unit..self.first_unit + self.unit_count).map(UnitId)
     }
 }

@@ -1,4 +1,4 @@
-//! Attention in the manner of FlashAttention (Dao et al., 2022): rows of queries are combined with blocks of keys, with a running maximum
+//! Attention as in FlashAttention (Dao et al., 2022): rows of queries are combined with blocks of keys, with a running maximum
 //! and sum for each row, so that the matrix of scores is never in memory.
 //!
 //! Blocks begin at multiples of [`ROWS`] and [`KEYS`] within each head and are processed in order: the bits of a result depend on its head

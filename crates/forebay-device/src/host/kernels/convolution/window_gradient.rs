@@ -94,7 +94,7 @@ impl WindowGradient {
     }
 
     /// Returns the boxes of positions, in a chunk of rows, whose x is packed together.
-    fn regions(&self, geometry: &Geometry, rows: Span) -> impl Iterator<Item = [Span; 3]> + use<> {
+    fn regions(&self, geometry: &Geometry, rows: Span) -> impl Iterator<Item = [Span; 3]> {
         let mut limits = geometry.target.map(|count| Span { start: 0, len: count });
         limits[geometry.first] = rows;
         let parts = move |d: usize, size: usize| {

@@ -95,7 +95,7 @@ impl Forward<'_> {
         }
     }
 
-    fn sequences(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+    fn sequences(&self) -> impl Iterator<Item = (usize, usize)> {
         let Sizes { directions, batch, .. } = self.inputs.sizes;
         (0..directions).flat_map(move |direction| (0..batch).map(move |sequence| (direction, sequence)))
     }

@@ -31,7 +31,7 @@ impl Cell<'_> {
         found
     }
 
-    fn blocks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+    fn blocks(&self) -> impl Iterator<Item = (usize, usize)> {
         let units = self.units;
         (0..units).step_by(BLOCK).map(move |first| (first, BLOCK.min(units - first)))
     }
