@@ -367,12 +367,12 @@ def main():
     parser.add_argument("--forebay", metavar="PATH", default=os.path.join(recording.ROOT, "target", "release", "forebay"))
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=list(architecture_models.NETWORKS), help="these networks only")
     parser.add_argument("--exporters", nargs="+", choices=EXPORTERS, default=EXPORTERS)
-    parser.add_argument("--steps", type=int, default=3, help="steps of training, three at least [default: 3]")
+    parser.add_argument("--steps", type=int, default=3, help="steps of training, at least three [default: 3]")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--keep", metavar="FOLDER", help="keep exported networks and data there")
-    parser.add_argument("--reuse", action="store_true", help="take networks, data and PyTorch's figures from the folder of --keep, where "
+    parser.add_argument("--reuse", action="store_true", help="take networks, data and PyTorch's figures from the folder of --keep, if "
                         "it has them")
-    parser.add_argument("--list", action="store_true", help="list the networks, and end")
+    parser.add_argument("--list", action="store_true", help="list the networks and exit")
     recording.add_output(parser)
     arguments = parser.parse_args()
     if arguments.list:
@@ -380,11 +380,11 @@ def main():
             print(f"{name:24} {network.kind}")
         return
     if arguments.steps < 3:
-        parser.error("--steps: the first step is not timed, and the second may be a smaller one, so there must be three at least")
+        parser.error("--steps: the first step is not timed, and the second may be a smaller one, so at least three are needed")
     if arguments.reuse and not arguments.keep:
-        parser.error("--reuse: name the folder of an earlier run by --keep")
+        parser.error("--reuse: name the folder of an earlier run with --keep")
     if not os.access(arguments.forebay, os.X_OK):
-        parser.error(f"{arguments.forebay} is no program: build it by `cargo build --release`, or name it by --forebay")
+        parser.error(f"{arguments.forebay} is not a program; build it with `cargo build --release`, or name one with --forebay")
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         for name in arguments.only or architecture_models.NETWORKS:

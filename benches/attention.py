@@ -163,12 +163,12 @@ def main():
     parser.add_argument("--lengths", type=int, nargs="+", default=[256, 512, 1024, 2048, 4096, 8192])
     parser.add_argument("--steps", type=int, default=6, help="steps of training, of which the first two do not count [default: 6]")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--limit", type=int, default=8192, metavar="MiB", help="what forms that store scores may take [default: 8192]")
-    parser.add_argument("--busy", action="store_true", help="say in the record that other work kept the machine busy")
+    parser.add_argument("--limit", type=int, default=8192, metavar="MiB", help="the memory that forms that store scores may take [default: 8192]")
+    parser.add_argument("--busy", action="store_true", help="note in the record that other work kept the machine busy")
     recording.add_output(parser)
     arguments = parser.parse_args()
     if arguments.steps < 3:
-        parser.error("--steps: the first two are not timed, so there must be three at least")
+        parser.error("--steps: the first two are not timed, so at least three are needed")
     rows = [row for length in arguments.lengths for row in rows_of(arguments, length)]
     columns = [recording.column("length", digits=0), recording.column("form"), recording.column("step", "s", 4, "median"),
                recording.column("memory", "MiB", 1)]

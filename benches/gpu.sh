@@ -73,13 +73,13 @@ if is_gpu; then
     steps=${FOREBAY_GPU_STEPS:-10} wgpu_words=()
     model=$work/brain/unet3d.onnx data=$work/brain sizes='192 224 192'
     if [ -z "${FOREBAY_GPU_MODEL:-}" ] && ! python3 benches/full_unet.py "$work/brain"; then
-        fail "the U-Net at full size cannot be made; the one at 96 x 112 x 96 stands for it"
+        fail "cannot make the U-Net at full size; the one at 96 x 112 x 96 is used instead"
         model=examples/brain/unet3d.onnx data=examples/brain sizes='96 112 96'
     fi
 else
     steps=${FOREBAY_GPU_STEPS:-2} wgpu_words=(--rounds 1 digits-cnn)
     model=testdata/golden/unet3d/model.onnx data=testdata/golden/unet3d/inputs.npz sizes='48 48 48'
-    echo "(no GPU here: everything is tried at small sizes, and times say nothing)"
+    echo "(no GPU here: everything runs at small sizes, and the times mean nothing)"
     if $has_card && [ "$device" = vulkan ]; then
         fail "PyTorch finds a card that Vulkan does not: its Vulkan driver is missing"
     fi
@@ -88,11 +88,11 @@ fi
 model=${FOREBAY_GPU_MODEL:-$model} data=${FOREBAY_GPU_DATA:-$data} sizes=${FOREBAY_GPU_SIZES:-$sizes}
 
 part "Suites of the device, on this machine's first Vulkan device" suites -p forebay-vulkan
-part "Suite of the product, there as well" suites --workspace --test vulkan # of which there is one; the workspace is built already
+part "Suite of the product, on the same device" suites --workspace --test vulkan # of which there is one; the workspace is built already
 
 part "Products and convolutions" kernels
 if $has_card; then
-    part "The same as a share of what PyTorch reaches on the same card" kernels_peer
+    part "The same, as a share of what PyTorch reaches on the same card" kernels_peer
 fi
 
 name="Training the U-Net at ${sizes// / x }"

@@ -162,11 +162,11 @@ def main():
     arguments = parser.parse_args()
     names = [name for name in NETWORKS if (arguments.only or "") in name]
     if not names:
-        parser.error(f"--only {arguments.only}: no network's name has that; there are {', '.join(NETWORKS)}")
+        parser.error(f"--only {arguments.only}: no network's name contains it; the networks are {', '.join(NETWORKS)}")
     programs = {"before": arguments.before, "now": arguments.forebay} if arguments.before else {"now": arguments.forebay}
     for program in programs.values():
         if not os.access(program, os.X_OK):
-            parser.error(f"{program} is no program: build it by `cargo build --release`, or name it by --forebay")
+            parser.error(f"{program} is not a program; build it with `cargo build --release`, or name one with --forebay")
     rows, ratios, loads = [], {runtime: [] for runtime in programs}, []
     for name in names:
         seconds, difference = measure(name, arguments, programs)

@@ -74,7 +74,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="?", help="only products with this in their names")
     parser.add_argument("--rounds", type=int, default=3, help="how often the programs take turns [default: 3]")
-    parser.add_argument("--busy", action="store_true", help="say in the record that other work kept the machine busy")
+    parser.add_argument("--busy", action="store_true", help="note in the record that other work kept the machine busy")
     recording.add_output(parser)
     arguments = parser.parse_args()
     best, peer = {}, {}

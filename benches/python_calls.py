@@ -104,7 +104,7 @@ def training_row(batch, steps, turns, binary):
     inside = spread([own[1] * 1e3 for own, _ in rounds])
     theirs = spread([other * 1e3 for _, other in rounds])
     over = spread([100 * (own[0] / own[1] - 1) for own, _ in rounds])
-    print(f"digits, batch {batch}: a step {inside['value']:.2f} ms, by the command line {theirs['value']:.2f} ms; the call {over['value']:.2f} % more")
+    print(f"digits, batch {batch}: a step {inside['value']:.2f} ms, from the command line {theirs['value']:.2f} ms; the call {over['value']:.2f} % more")
     return [f"digits, batch {batch}", inside, theirs, over]
 
 

@@ -16,7 +16,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 def add_output(parser):
     """Adds the argument for the path of the record."""
     parser.add_argument("--output", metavar="FILE.json",
-                        help="write the record there, not to benches/results; /dev/null keeps none")
+                        help="write the record there, not to benches/results; /dev/null keeps no record")
 
 
 def column(name, unit=None, digits=None, statistic=None):
@@ -59,6 +59,6 @@ def save(output, bench, what, tables, **more):
     try:
         done = subprocess.run(call, cwd=ROOT, input=text, text=True)
     except OSError as error:
-        raise SystemExit(f"{text}\nnot recorded: {call[0]} does not start: {error}") from error
+        raise SystemExit(f"{text}\nnot recorded: cannot start {call[0]}: {error}") from error
     if done.returncode != 0:
-        raise SystemExit(f"{text}\nnot recorded: hand the lines above to `cargo xtask results record`")
+        raise SystemExit(f"{text}\nnot recorded; pass the lines above to `cargo xtask results record`")

@@ -115,7 +115,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3, help="how often the programs take turns [default: 3]")
     parser.add_argument("--repeat", type=int, default=10, help="runs and steps of a round that count [default: 10]")
-    parser.add_argument("--busy", action="store_true", help="say in the record that other work kept the machine busy")
+    parser.add_argument("--busy", action="store_true", help="note in the record that other work kept the machine busy")
     recording.add_output(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

@@ -351,7 +351,7 @@ def main():
     recording.add_output(parser)
     arguments = parser.parse_args()
     if not os.access(arguments.forebay, os.X_OK):
-        parser.error(f"{arguments.forebay} is no program: build it by `cargo build --release`, or name it by --forebay")
+        parser.error(f"{arguments.forebay} is not a program; build it with `cargo build --release`, or name one with --forebay")
     rows = []
     for network in arguments.only or NETWORKS:
         with tempfile.TemporaryDirectory() as source:

@@ -143,7 +143,7 @@ def main():
             print(f"control group       {kind}")
             if limited:
                 most = limited.read("memory.peak", "memory.max_usage_in_bytes")
-                print(f"  most at once      {mib(int(most)) if most else 'not said'}, copies of files included")
+                print(f"  most at once      {mib(int(most)) if most else 'not reported'}, copies of files included")
         finally:
             if limited:
                 limited.close()

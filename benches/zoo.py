@@ -180,7 +180,7 @@ def measure(arguments, model, path, peer, exact_peer, scale):
                 continue
             try:
                 if not same_bits(forebay(arguments, path, inputs, expected, 1, budget)[0], found):
-                    raise Failed(f"forebay run --simulate-device {budget}: outputs have other bits than without a limit")
+                    raise Failed(f"forebay run --simulate-device {budget}: outputs have different bits from those without a limit")
                 held[index] = "same bits"
             except Failed as error:
                 failures.append(str(error))
@@ -197,21 +197,21 @@ def main():
     parser.add_argument("--only", metavar="TEXT", help="models with this in PACKAGE/PATH only")
     parser.add_argument("--repeat", type=int, default=3, help="timed runs without a limit [default: 3]")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--list", action="store_true", help="list the models, and end")
+    parser.add_argument("--list", action="store_true", help="list the models and exit")
     recording.add_output(parser)
     arguments = parser.parse_args()
     models = [model for model in zoo_models.MODELS if (arguments.only or "") in model.name()]
     if not models:
-        parser.error(f"--only {arguments.only}: no model's name has that; --list shows them")
+        parser.error(f"--only {arguments.only}: no model's name contains it; --list shows the names")
     if arguments.list:
         for model in models:
             version, licence = zoo_models.PACKAGES[model.package]
             print(f"{model.package} {version} ({licence}): {model.path}: {model.kind}")
         return
     if arguments.repeat < 1:
-        parser.error("--repeat: one run at least")
+        parser.error("--repeat: at least one run is needed")
     if not os.access(arguments.forebay, os.X_OK):
-        parser.error(f"{arguments.forebay} is no program: build it by `cargo build --release`, or name it by --forebay")
+        parser.error(f"{arguments.forebay} is not a program; build it with `cargo build --release`, or name one with --forebay")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         cache = arguments.cache or os.path.join(folder, "wheels")

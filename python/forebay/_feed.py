@@ -24,14 +24,14 @@ def split_batch(batch: Any, inputs: List[str], labels: str) -> Tuple[Mapping[str
         for name in (labels, "labels", "label", "targets", "target", "y"):
             if name in named and name not in inputs:
                 return named, named.pop(name)
-        raise InvalidArgument(f"a batch has no labels: it has {', '.join(named)}, and {labels!r} is missing")
+        raise InvalidArgument(f"a batch has no labels; it has {', '.join(named)}, but {labels!r} is missing")
     if isinstance(batch, (list, tuple)):
         values: List[Any] = list(cast("List[Any]", batch))
         if len(values) == 2:
             return by_name(values[0], inputs), values[1]
         if len(values) == len(inputs) + 1:
             return dict(zip(inputs, values)), values[-1]
-    raise InvalidArgument(f"a batch is a pair (inputs, labels) or a mapping by name; the inputs are {', '.join(inputs)}")
+    raise InvalidArgument(f"a batch must be a pair (inputs, labels) or a mapping by name; the inputs are {', '.join(inputs)}")
 
 
 def read_ahead(items: Iterable[T], prepare: Callable[[Any], T]) -> Iterator[T]:

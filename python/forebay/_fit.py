@@ -108,16 +108,16 @@ class FitSettings:
     def check(self) -> None:
         """Rejects settings that contradict each other."""
         if self.checkpoint is None and (self.resume or self.checkpoint_every is not None):
-            raise InvalidArgument("name a folder for checkpoints: checkpoint=...")
+            raise InvalidArgument("a folder for checkpoints is required; pass checkpoint=...")
         for name, steps in (
             ("gradients_every", self.gradients_every),
             ("validate_every", self.validate_every),
             ("checkpoint_every", self.checkpoint_every),
         ):
             if steps is not None and steps < 1:
-                raise InvalidArgument(f"{name} is {steps}: it counts steps, so it is at least 1")
+                raise InvalidArgument(f"{name} must be at least 1 step, but is {steps}")
         if self.patience is not None and self.patience < 1:
-            raise InvalidArgument(f"patience is {self.patience}: it counts validations, so it is at least 1")
+            raise InvalidArgument(f"patience must be at least 1 validation, but is {self.patience}")
         if self.validation is None:
             needed = {
                 "validate_every": self.validate_every is not None,
@@ -127,9 +127,9 @@ class FitSettings:
                 "best_checkpoint": self.best_checkpoint is not None,
             }
             for name in (name for name, is_given in needed.items() if is_given):
-                raise InvalidArgument(f"{name} needs data to validate on: validation=...")
+                raise InvalidArgument(f"{name} needs validation data; pass validation=...")
         elif isinstance(self.validation, Iterator) and (self.epochs > 1 or self.validate_every is not None):
-            raise InvalidArgument("validation is read more than once: give a list or a DataLoader instead of an iterator")
+            raise InvalidArgument("validation is read more than once; pass a list or a DataLoader instead of an iterator")
 
 
 class Fit:
@@ -236,7 +236,7 @@ class Fit:
         try:
             self._epoch, self._done = int(position["epoch"]), int(position["batch"])
         except (KeyError, TypeError, ValueError):
-            raise InvalidArgument(f"the checkpoint is at {position!r}: it was not written by fit") from None
+            raise InvalidArgument(f"the position in the checkpoint is {position!r}; it was not written by fit") from None
         best: Dict[str, Any] = position.get("best") or {}
         self._history.best_loss, self._history.best_step = best.get("loss"), best.get("step")
         self._worse = int(best.get("worse", 0))

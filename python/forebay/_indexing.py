@@ -36,7 +36,7 @@ def part(shape: Tuple[int, ...], key: Any) -> Part:
     if given > len(shape):
         raise IndexError(f"{given} indices are too many for {len(shape)} dimensions")
     if sum(1 for one in keys if one is Ellipsis) > 1:
-        raise IndexError("an index has at most one ...")
+        raise IndexError("an index can have at most one ...")
     rest = len(shape) - given
     if not any(one is Ellipsis for one in keys):
         keys.append(Ellipsis)
@@ -59,7 +59,7 @@ def part(shape: Tuple[int, ...], key: Any) -> Part:
             start, stop, step = one.indices(size)
             count = len(range(start, stop, step))
             if count == 0:
-                raise InvalidArgument(f"the slice of {size} along axis {axis} has no elements, and tensors have some")
+                raise InvalidArgument(f"the slice of {size} along axis {axis} has no elements; a tensor needs at least one")
             sizes.append(count)
             # In ONNX, an end of -1 means the last element; the position before the first one is further left.
             stop = stop if stop >= 0 else -size - 1
@@ -67,7 +67,7 @@ def part(shape: Tuple[int, ...], key: Any) -> Part:
             try:
                 start = operator.index(one)
             except TypeError:
-                raise InvalidArgument(f"an index is made of numbers, slices, ... and None, not {type(one).__name__}") from None
+                raise InvalidArgument(f"an index consists of numbers, slices, ... and None, not {type(one).__name__}") from None
             if not -size <= start < size:
                 raise IndexError(f"{start} is out of range for axis {axis} of {size}")
             start = start % size

@@ -304,7 +304,7 @@ def loss_named(loss: Union[str, Loss]) -> Loss:
         return loss
     found = _NAMED.get(loss.lower())
     if found is None:
-        raise InvalidArgument(f"there is no loss {loss!r}; there are {', '.join(_NAMED)}")
+        raise InvalidArgument(f"unknown loss {loss!r}; the losses are {', '.join(_NAMED)}")
     return found
 
 

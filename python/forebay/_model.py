@@ -63,7 +63,7 @@ class Model:
         elif hasattr(source, "SerializeToString"):
             self._native = _forebay.Model.from_bytes(source.SerializeToString(), folder)
         else:
-            raise InvalidArgument(f"a model is a path, bytes or an onnx.ModelProto, not {type(source).__name__}")
+            raise InvalidArgument(f"a model must be a path, bytes or an onnx.ModelProto, not {type(source).__name__}")
 
     @classmethod
     def of_native(cls, native: _forebay.Model, name: str) -> Model:

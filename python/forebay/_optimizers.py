@@ -175,11 +175,11 @@ def optimizer_named(optimizer: Union[None, str, Optimizer], learning_rate: Optio
     """Returns the optimizer with a name; an optimizer is returned unchanged."""
     if optimizer is not None and not isinstance(optimizer, str):
         if learning_rate is not None:
-            raise InvalidArgument("the optimizer has a learning rate of its own; leave learning_rate out")
+            raise InvalidArgument("the optimizer already has a learning rate; leave out learning_rate")
         return optimizer
     kind = _KINDS.get((optimizer or "sgd").lower())
     if kind is None:
-        raise InvalidArgument(f"there is no optimizer {optimizer!r}; there are {', '.join(_KINDS)}")
+        raise InvalidArgument(f"unknown optimizer {optimizer!r}; the optimizers are {', '.join(_KINDS)}")
     return kind() if learning_rate is None else kind(learning_rate)
 
 

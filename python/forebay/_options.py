@@ -75,7 +75,7 @@ def size_text(size: Optional[Size]) -> Optional[str]:
     """Converts a size for the native module."""
     is_number = isinstance(size, Integral) and not isinstance(size, bool)
     if size is not None and not isinstance(size, str) and not (is_number and int(size) >= 0):
-        raise InvalidArgument(f"{size!r} is no size: write bytes as a number, or a text such as '8GiB'")
+        raise InvalidArgument(f"{size!r} is not a size; pass a number of bytes or a string such as '8GiB'")
     return None if size is None else str(size)
 
 
@@ -88,7 +88,7 @@ def engine(device: str, device_memory: Optional[Size], options: EngineOptions) -
     """Converts the options of the device, budgets and planning for the native module."""
     unknown = sorted(set(options) - set(EngineOptions.__annotations__))
     if unknown:
-        raise TypeError(f"unexpected argument {unknown[0]!r}; there are {', '.join(sorted(EngineOptions.__annotations__))}")
+        raise TypeError(f"unexpected argument {unknown[0]!r}; the arguments are {', '.join(sorted(EngineOptions.__annotations__))}")
     return {
         "device": device,
         "device_memory": size_text(device_memory),

@@ -179,7 +179,7 @@ class Plan:
         moves = [move for move in self._data["movements"] if move["name"] == buffer]
         if not places and not moves:
             close = difflib.get_close_matches(buffer, self.buffers, n=5, cutoff=0.3) or self.buffers[:5]
-            raise InvalidArgument(f"the plan has no buffer {buffer!r}; among those that it has are {', '.join(close)}")
+            raise InvalidArgument(f"the plan has no buffer {buffer!r}; its buffers include {', '.join(close)}")
         kind = (places or moves)[0]["kind"]
         most = max((int(place["bytes"]) for place in places), default=0)
         lines = [f"{buffer}: {kind}, {most} bytes at most"]
@@ -189,7 +189,7 @@ class Plan:
         for move in moves:
             lines.append(f"  command {move['command']}: {move['bytes']} bytes {move['direction']}: {move['reason']}")
         if not moves:
-            lines.append("  it never moves: it is made on the device, and its last reader is there")
+            lines.append("  it never moves: it is produced on the device and last read there")
         return "\n".join(lines)
 
     def largest_batch(self, size: Size) -> int:
@@ -256,7 +256,7 @@ class Plan:
 
     def _remake(self) -> _Again:
         if self._again is None:
-            raise InvalidArgument("this plan is that of a trainer; forebay.plan makes one that can be asked for other sizes")
+            raise InvalidArgument("this is the plan of a trainer; use forebay.plan for a plan that can be made for other sizes")
         return self._again
 
     def _bytes(self, size: Size) -> int:

@@ -47,7 +47,7 @@ class Processes:
 
     def __init__(self, communicator: Any = None, *, timeout: int = 600) -> None:
         if isinstance(timeout, bool) or timeout < 1:
-            raise InvalidArgument(f"timeout is {timeout}: it counts seconds, so it is at least 1")
+            raise InvalidArgument(f"timeout must be at least 1 second, but is {timeout}")
         library = os.environ.get("FOREBAY_MPI_LIBRARY") or None
         if communicator is not None:
             self._native = _forebay.Processes(_address_of(communicator), library, timeout)
@@ -107,9 +107,9 @@ def _address_of(communicator: Any) -> int:
     try:
         from mpi4py import MPI  # pyright: ignore
     except ImportError as error:
-        raise InvalidArgument(f"{communicator!r} is no communicator of mpi4py, which is not installed") from error
+        raise InvalidArgument(f"{communicator!r} is not a communicator of mpi4py, which is not installed") from error
     if not isinstance(communicator, MPI.Intracomm):  # pyright: ignore
-        raise InvalidArgument(f"{communicator!r} is no communicator of mpi4py (such as mpi4py.MPI.COMM_WORLD)")
+        raise InvalidArgument(f"{communicator!r} is not a communicator of mpi4py, such as mpi4py.MPI.COMM_WORLD")
     return int(MPI._addressof(communicator))  # pyright: ignore
 
 

@@ -90,7 +90,7 @@ def recipe(
     limits = {"value": clip_value, "norm": clip_norm, "global_norm": clip_global_norm}
     given = [(kind, limit) for kind, limit in limits.items() if limit is not None]
     if len(given) > 1:
-        raise InvalidArgument("give one of clip_value, clip_norm and clip_global_norm")
+        raise InvalidArgument("pass only one of clip_value, clip_norm and clip_global_norm")
     return {
         "schedule": _given(schedule or Schedule()),
         "clipping": given[0] if given else None,

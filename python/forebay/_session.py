@@ -100,7 +100,7 @@ class Session:
         dtype('float32')
         """
         if inputs is not None and named:
-            raise InvalidArgument("give inputs as one dictionary or by name, not both")
+            raise InvalidArgument("pass inputs as one dictionary or by name, not both")
         given: Mapping[str, Any] = named if inputs is None else by_name(inputs, list(self._types))
         return all_from_native(
             self._native.run({name: to_native(value, self._types.get(name)) for name, value in given.items()})
@@ -135,4 +135,4 @@ def by_name(inputs: Any, names: List[str]) -> Mapping[str, Any]:
             return dict(zip(names, values))
     elif len(names) == 1:
         return {names[0]: inputs}
-    raise InvalidArgument(f"the model takes {', '.join(names) or 'no inputs'}: give a dictionary of arrays by name")
+    raise InvalidArgument(f"the model takes {', '.join(names) or 'no inputs'}; pass a dictionary of arrays by name")

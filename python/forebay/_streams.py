@@ -126,7 +126,7 @@ class Context:
         """
         if not self._recording:
             raise InvalidArgument(
-                "nothing was recorded, so there is nothing to check: make the context with record=True, or call start_recording() first"
+                "nothing was recorded, so there is nothing to check; create the context with record=True, or call start_recording() first"
             )
         races = self._native.races()
         if races:
@@ -161,7 +161,7 @@ class Context:
         """
         picture = self._native.memory_picture(title)
         if picture is None:
-            raise InvalidArgument("the context keeps no history of its memory: make it with memory_history=1000, the number of blocks")
+            raise InvalidArgument("the context keeps no history of its memory; create it with memory_history=1000, the number of blocks")
         return picture
 
     def __enter__(self) -> Self:
@@ -302,9 +302,9 @@ class Event:
             forebay.Error: An event was never recorded, is not complete yet, or was created without ``enable_timing=True``.
         """
         if self._native is None or end_event._native is None:
-            raise Error("there is no time between events of which one was never recorded: record both first")
+            raise Error("cannot measure the time between events if one was never recorded; record both first")
         if not (self.enable_timing and end_event.enable_timing):
-            raise InvalidArgument("an event was made without timing: make both with Event(enable_timing=True)")
+            raise InvalidArgument("an event was created without timing; create both with Event(enable_timing=True)")
         return self._native.elapsed_time(end_event._native)
 
     def __repr__(self) -> str:
@@ -326,7 +326,7 @@ class StreamCtx:
 
     def __init__(self, ctx_stream: Optional[Stream]) -> None:
         if ctx_stream is not None and not isinstance(ctx_stream, Stream):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidArgument(f"a stream is needed, not {type(ctx_stream).__name__}")
+            raise InvalidArgument(f"expected a stream, not {type(ctx_stream).__name__}")
         self.stream = ctx_stream
 
     def __enter__(self) -> Optional[Stream]:

@@ -48,7 +48,7 @@ def type_name(dtype: DTypeLike) -> str:
     """Returns the name of a type."""
     name = dtype if isinstance(dtype, str) and dtype == "bfloat16" else str(np.dtype(dtype))
     if name not in _ONNX_NUMBERS:
-        raise InvalidArgument(f"there is no type {name}; there are {', '.join(_ONNX_NUMBERS)}")
+        raise InvalidArgument(f"unknown type {name}; the types are {', '.join(_ONNX_NUMBERS)}")
     return name
 
 
@@ -171,7 +171,7 @@ class Tensor:
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> npt.NDArray[Any]:
         shared = self._shared() if copy is False else None
         if copy is False and (shared is None or (dtype is not None and np.dtype(dtype) != shared.dtype)):
-            raise ValueError("a tensor becomes an array without a copy on the host alone, and of its own type")
+            raise ValueError("a tensor can become an array without a copy only on the host and only with its own type")
         array = self.numpy() if shared is None else shared
         return array if dtype is None else array.astype(dtype)
 
@@ -203,15 +203,15 @@ class Tensor:
         """
         where = self.__dlpack_device__() if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
         if where != (_DL_CPU, 0):
-            raise BufferError("tensors are handed over as memory of the host: ask for dl_device=(1, 0)")
+            raise BufferError("tensors are exported as host memory; request dl_device=(1, 0)")
         if stream is not None:
-            raise BufferError(f"memory of the host has no streams, so stream has to be None, not {stream!r}")
+            raise BufferError(f"host memory has no streams, so stream must be None, not {stream!r}")
         if self._type == "bfloat16":
-            raise BufferError("NumPy cannot hand over bfloat16: convert the tensor first (astype('float32'))")
+            raise BufferError("NumPy cannot export bfloat16; convert the tensor first (astype('float32'))")
         array = None if copy else self._shared()
         if array is None:
             if copy is False:
-                raise BufferError("a tensor of a GPU or in managed memory is handed over as a copy; copy=False cannot be met")
+                raise BufferError("a tensor on a GPU or in managed memory is exported as a copy; copy=False is not possible")
             array = self.numpy()
         try:
             return array.__dlpack__(max_version=max_version) if max_version is not None else array.__dlpack__()  # type: ignore[call-arg, unused-ignore]  # pyright: ignore
@@ -340,13 +340,13 @@ class Tensor:
 
     def __invert__(self) -> Tensor:
         if self._type != "bool":
-            raise InvalidArgument(f"~ is for tensors of bool, not {self._type}: compare first")
+            raise InvalidArgument(f"~ requires a tensor of bool, not {self._type}; compare first")
         return self._run("Not", self)
 
     def _logical(self, op_type: str, other: ArrayLike) -> Tensor:
         other = other if isinstance(other, Tensor) else Tensor(other, context=self._context)
         if self._type != "bool" or other._type != "bool":
-            raise InvalidArgument(f"&, | and ^ are for tensors of bool, not {self._type} and {other._type}: compare first")
+            raise InvalidArgument(f"&, | and ^ require tensors of bool, not {self._type} and {other._type}; compare first")
         return self._run(op_type, self, other)
 
     def __bool__(self) -> bool:
@@ -374,7 +374,7 @@ class Tensor:
         if isinstance(key, (Tensor, np.ndarray, list)):
             chosen = key if isinstance(key, Tensor) else Tensor(cast("Any", key), context=self._context)
             if chosen._type not in ("int32", "int64"):
-                raise InvalidArgument(f"rows are chosen by integers, not {chosen._type}; for a mask, use forebay.where")
+                raise InvalidArgument(f"rows are selected by integers, not {chosen._type}; for a mask, use forebay.where")
             return self._run("Gather", self, chosen, axis=0)
         part = _indexing.part(self._shape, key)
         found = self
@@ -403,7 +403,7 @@ class Tensor:
     def _reduce(self, op_type: str, axis: Axes, keepdims: bool) -> Tensor:
         axes: Sequence[int] = range(self.ndim) if axis is None else [axis] if isinstance(axis, int) else list(axis)
         if any(not -self.ndim <= one < self.ndim for one in axes):
-            raise InvalidArgument(f"there is no axis {axis} among {self.ndim}")
+            raise InvalidArgument(f"axis {axis} is out of range for {self.ndim} dimensions")
         if not axes:
             return self
         return self._run(op_type, self, np.asarray(axes, np.int64), keepdims=int(keepdims))
@@ -555,9 +555,9 @@ def sizes_of(shape: Union[int, Sequence[int]]) -> List[int]:
     try:
         sizes = [operator.index(size) for size in ([shape] if isinstance(shape, (int, np.integer)) else shape)]
     except TypeError:
-        raise InvalidArgument(f"{shape!r} is no shape: sizes are whole numbers") from None
+        raise InvalidArgument(f"{shape!r} is not a shape; sizes must be whole numbers") from None
     if any(size < 0 for size in sizes):
-        raise InvalidArgument(f"{tuple(sizes)} is no shape: sizes are not negative")
+        raise InvalidArgument(f"{tuple(sizes)} is not a shape; sizes cannot be negative")
     return sizes
 
 
@@ -604,7 +604,7 @@ def from_dlpack(array: Any, *, context: Optional[Context] = None) -> Tensor:
     if isinstance(array, Tensor) and array._context is context:
         return array
     if not hasattr(array, "__dlpack__"):
-        raise InvalidArgument(f"{type(array).__name__} does not speak DLPack; forebay.Tensor takes other arrays")
+        raise InvalidArgument(f"{type(array).__name__} does not support DLPack; use forebay.Tensor for other arrays")
     return Tensor(array, context=context)
 
 

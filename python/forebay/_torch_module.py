@@ -104,13 +104,13 @@ class _Call:
         for value in self._leaves:
             if value is not None and not isinstance(value, (torch.Tensor, bool, int, float, str, torch.dtype, torch.device)):
                 raise InvalidArgument(
-                    f"a compiled module takes tensors, numbers and texts, in tuples, lists and dictionaries, not {type(value).__name__}"
+                    f"a compiled module takes tensors, numbers and strings, in tuples, lists and dictionaries, not {type(value).__name__}"
                 )
         #: The tensors, in order.
         self.tensors: Tuple[torch.Tensor, ...] = tuple(value for value in self._leaves if isinstance(value, torch.Tensor))
         if not self.tensors:
             kinds = ", ".join(type(value).__name__ for value in self._leaves)
-            raise InvalidArgument(f"a compiled module takes at least one tensor, and was given {kinds or 'nothing'}")
+            raise InvalidArgument(f"a compiled module requires at least one tensor, but was given {kinds or 'nothing'}")
         described = [
             (tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else (type(value), value) for value in self._leaves
         ]
@@ -144,7 +144,7 @@ class _Flat(nn.Module):
         arguments, named = self.call.arguments(inputs)
         outputs, self.arrangement = _tree.tree_flatten(self.module(*arguments, **named))
         if not outputs or not all(isinstance(output, torch.Tensor) for output in outputs):
-            raise InvalidArgument("a compiled module gives tensors, in tuples, lists or dictionaries")
+            raise InvalidArgument("a compiled module must return tensors, in tuples, lists or dictionaries")
         return tuple(outputs)
 
 
@@ -174,8 +174,8 @@ class _Passes:
             known = name in self._inputs or name == _STEP or name[len(_PREFIX) :] in own or name[len(_PREFIX) :] in buffers
             if not known or (name not in self._inputs and name != _STEP and not name.startswith(_PREFIX)):
                 raise Error(
-                    f"the export has a weight '{name}', which is no parameter and no buffer of the module: the exporter changed it, and "
-                    "its gradient could not be handed back"
+                    f"the export has a weight '{name}', which is neither a parameter nor a buffer of the module; the exporter changed "
+                    "it, and its gradient could not be passed back"
                 )
         unused = [name for name, parameter in own.items() if parameter.requires_grad and _PREFIX + name not in self._names]
         shared = {id(own[name[len(_PREFIX) :]]) for name in self._names if name[len(_PREFIX) :] in own}
@@ -271,7 +271,7 @@ def _refuse_other_gradients(module: nn.Module, inputs: Sequence[torch.Tensor]) -
         if tensor.requires_grad and tensor.dtype != torch.float32:
             kind = str(tensor.dtype).rpartition(".")[2]
             raise InvalidArgument(
-                f"{name} is {kind} and wants a gradient, and a compiled module has gradients of float32 numbers: convert it (module.float()), or "
+                f"{name} is {kind} and requires a gradient, but a compiled module only has gradients in float32; convert it (module.float()), or "
                 "call it within torch.no_grad()"
             )
 
@@ -334,7 +334,7 @@ def _export(flat: _Flat, inputs: Tuple[Any, ...], names: List[str], path: str) -
 def refuse_others(module: Any) -> None:
     """Rejects anything that is not a module."""
     if not isinstance(module, nn.Module):
-        raise InvalidArgument(f"a module of PyTorch is needed, not {type(module).__name__}")
+        raise InvalidArgument(f"expected a PyTorch module, not {type(module).__name__}")
 
 
 def refuse_mixed_modes(module: nn.Module) -> None:
@@ -343,7 +343,7 @@ def refuse_mixed_modes(module: nn.Module) -> None:
     untyped: Any = module
     for name, each in untyped.named_modules():
         if isinstance(each, changing) and each.training != module.training:
-            raise InvalidArgument(f"'{name}' is in {'training' if each.training else 'evaluation'} mode and the module is not")
+            raise InvalidArgument(f"'{name}' is in {'training' if each.training else 'evaluation'} mode, but the module is not")
         if isinstance(each, nn.modules.batchnorm._BatchNorm):
             if each.momentum is None:
                 raise InvalidArgument(f"'{name}' averages its statistics over all batches (momentum=None); give it a momentum")

@@ -58,8 +58,8 @@ def _watched(method: Callable[..., Any]) -> Callable[..., Any]:
         # PyTorch's own layers trace as they should.
         if not caller.f_code.co_filename.startswith(_PYTORCH) and _untyped.jit.is_tracing() and _is_computed(tensor):
             raise OneWayError(
-                f"the module converts a tensor to a Python number {_place(caller)}. Its export records one path: what an `if`, a "
-                "loop or `item()` decides for one batch would hold for all of them. Use torch.where or other operations on tensors instead, "
+                f"the module converts a tensor to a Python number {_place(caller)}. Its export records a single path: what an `if`, a "
+                "loop or `item()` decides for one batch would apply to all of them. Use torch.where or other operations on tensors instead, "
                 "or compile the parts between the decisions with forebay.torch.compile"
             )
         return method(tensor, *arguments, **named)

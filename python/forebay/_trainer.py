@@ -377,7 +377,7 @@ class Trainer:
         """Returns one trained parameter."""
         native = self._native.parameter(name)
         if native is None:
-            raise InvalidArgument(f"no parameter that trains is named {name!r}")
+            raise InvalidArgument(f"no trained parameter is named {name!r}")
         return from_native(native)
 
     def state(self) -> Dict[str, npt.NDArray[Any]]:

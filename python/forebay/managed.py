@@ -263,7 +263,7 @@ class ManagedTensor(Tensor):
             row = _indexing.part(self._shape[:1], key).starts if len(self) > 1 else [0]
             start, step, shape = int(row[0]), 1, self._shape[1:]
         if step != 1 or 0 in shape:
-            raise InvalidArgument("rows that follow each other can be overwritten: a number, or a slice with step 1")
+            raise InvalidArgument("only consecutive rows can be overwritten; use a number or a slice with step 1")
         value = value.numpy() if isinstance(value, Tensor) else value
         array = np.broadcast_to(np.asarray(value), shape) if self._type != "bfloat16" else value
         native = given(array, self._type)
@@ -290,7 +290,7 @@ class ManagedTensor(Tensor):
         if isinstance(rows, slice):
             start, stop, step = rows.indices(len(self))
             if step != 1:
-                raise InvalidArgument("a range is a slice with step 1")
+                raise InvalidArgument("a range must be a slice with step 1")
             return start * self._row_bytes(), max(start, stop) * self._row_bytes()
         if not -len(self) <= rows < len(self):
             raise IndexError(f"row {rows} is out of range for {len(self)} rows")
@@ -362,9 +362,9 @@ def empty(
     for size in sizes:
         count *= size
     if count * item_bytes >= 1 << 63:
-        raise InvalidArgument(f"{tuple(sizes)} has more bytes than there are addresses")
+        raise InvalidArgument(f"{tuple(sizes)} is larger than the address space")
     if count == 0:
-        raise InvalidArgument(f"{tuple(sizes)} has no elements, and tensors have some")
+        raise InvalidArgument(f"{tuple(sizes)} has no elements; a tensor needs at least one")
     # Rounded up to a multiple of four bytes, like all tensors on the device.
     buffer = memory._native.buffer((count * item_bytes + 3) // 4 * 4)
     tensor = ManagedTensor.__new__(ManagedTensor)

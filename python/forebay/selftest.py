@@ -118,7 +118,7 @@ def _says_what_would_do() -> None:
         assert error.least is not None and error.least > 4096
         _trainer(simulate_device=error.least)
     else:
-        raise AssertionError("4 KiB are too few")
+        raise AssertionError("4 KiB is too small")
 
 
 def _goes_on_from_a_checkpoint() -> None:
@@ -189,8 +189,8 @@ CHECKS: List[Tuple[str, Callable[[], None]]] = [
     ("a trainer learns", _learns),
     ("a session computes what NumPy computes", _runs_as_numpy),
     ("a budget changes no bit", _same_bits_within_a_budget),
-    ("a budget that is too small is refused, with one that is not", _says_what_would_do),
-    ("a checkpoint goes on bit for bit", _goes_on_from_a_checkpoint),
+    ("a budget that is too small is refused, and a sufficient one is named", _says_what_would_do),
+    ("training continues from a checkpoint bit for bit", _goes_on_from_a_checkpoint),
     ("other threads run meanwhile", _lets_other_threads_run),
     ("streams are ordered, and a race is found", _finds_races),
     ("a tensor is larger than the device", _exceeds_the_device),

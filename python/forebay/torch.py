@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 #: A Forebay loss by name or value, ``nn.CrossEntropyLoss``, ``nn.MSELoss``, or any function of outputs and labels.
 LossLike: TypeAlias = "Union[str, Loss, nn.Module, Callable[..., torch.Tensor]]"
-#: A Forebay optimizer by name or value, or ``torch.optim.SGD``, ``Adam`` or ``AdamW`` over the module's parameters.
+#: A Forebay optimizer by name or value, or ``torch.optim.SGD``, ``Adam``, ``AdamW``, ``RMSprop`` or ``Adagrad`` over the module's parameters.
 OptimizerLike: TypeAlias = "Union[None, str, Optimizer, torch.optim.Optimizer]"
 
 # Parts of PyTorch have no types.
@@ -64,8 +64,9 @@ class Trainer(_Trainer):
             size is the batch size.
         loss: ``nn.CrossEntropyLoss`` and ``nn.MSELoss`` are converted to Forebay's losses. Any other function of the module's outputs and
             labels is exported with the module, which requires ``example_labels``.
-        optimizer: A ``torch.optim`` optimizer over the module's parameters, ``SGD``, ``Adam`` or ``AdamW`` with the same settings for all
-            of them, or bitsandbytes' ``Adam8bit`` or ``AdamW8bit``, whose state is taken over; or as for :class:`forebay.Trainer`.
+        optimizer: A ``torch.optim`` optimizer over the module's parameters, ``SGD``, ``Adam``, ``AdamW``, ``RMSprop`` or ``Adagrad`` with
+            the same settings for all of them, or bitsandbytes' ``Adam8bit`` or ``AdamW8bit``, whose state is taken over; or as for
+            :class:`forebay.Trainer`.
         example_labels: Labels for a loss that is exported.
         device_memory: The budget. For this and all further arguments, see :class:`forebay.Trainer`.
 
@@ -113,7 +114,7 @@ class Trainer(_Trainer):
         self.torch_optimizer: Optional[torch.optim.Optimizer] = None
         if isinstance(optimizer, torch.optim.Optimizer):
             if learning_rate is not None:
-                raise InvalidArgument("the optimizer has a learning rate of its own; leave learning_rate out")
+                raise InvalidArgument("the optimizer already has a learning rate; leave out learning_rate")
             self.torch_optimizer = optimizer
             named: Optimizer = _of_torch(optimizer)
             # PyTorch's weight decay applies to all parameters of the optimizer.
@@ -173,7 +174,7 @@ class Trainer(_Trainer):
             has = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
             strangers = has - {id(parameter) for parameter in self.module.parameters()}
             if strangers:
-                raise InvalidArgument(f"the optimizer has {len(strangers)} parameters that are not the module's")
+                raise InvalidArgument(f"the optimizer has {len(strangers)} parameters that do not belong to the module")
             trains &= has
         used = self._used()
         named = self.module.named_parameters(remove_duplicate=False)
@@ -197,13 +198,13 @@ class Trainer(_Trainer):
             parameter = parameters.get(name[len(self._prefix) :] if name.startswith(self._prefix) else "")
             if parameter is None or tuple(parameter.shape) != tuple(shape):
                 raise Error(
-                    f"the export trains '{name}' {list(shape)}, which is no parameter of the module: the exporter changed it, "
-                    "and what it learns could not be written back"
+                    f"the export trains '{name}' {list(shape)}, which is not a parameter of the module; the exporter changed it, "
+                    "and its trained values could not be written back"
                 )
             self._parameters[name] = parameter
         matched = {id(parameter) for parameter in self._parameters.values()}
         if len(matched) != len(self._parameters):
-            raise Error("the export has a parameter that is used in several places more than once, and would train each on its own")
+            raise Error("the export contains a parameter that is used in several places more than once, and would train each copy separately")
         states = self._optimizer_states()
         self._buffers: Dict[str, torch.Tensor] = {}
         for name in self.state():
@@ -211,7 +212,7 @@ class Trainer(_Trainer):
                 continue
             buffer = buffers.get(name[len(self._prefix) :] if name.startswith(self._prefix) else "")
             if buffer is None:
-                raise Error(f"steps change '{name}' of the export, which is no buffer of the module")
+                raise Error(f"steps change '{name}' of the export, which is not a buffer of the module")
             self._buffers[name] = buffer
         unused = [
             name
@@ -219,7 +220,7 @@ class Trainer(_Trainer):
             if parameter.requires_grad and id(parameter) not in matched and self._prefix + name not in self._used()
         ]
         if unused:
-            warnings.warn(f"the outputs do not depend on {', '.join(unused)}: these parameters do not train", stacklevel=3)
+            warnings.warn(f"the outputs do not depend on {', '.join(unused)}: these parameters are not trained", stacklevel=3)
 
     def _optimizer_states(self) -> Dict[str, Tuple[str, str]]:
         """Returns the parameter and PyTorch's name for each value of the optimizer's state."""
@@ -450,7 +451,7 @@ def _of_torch(optimizer: torch.optim.Optimizer) -> Optimizer:
     for group in optimizer.param_groups:
         refused = {key: group[key] for key in ("amsgrad", "maximize", "dampening") if group.get(key)}
         if refused:
-            raise InvalidArgument(f"Forebay has no {type(optimizer).__name__} with {refused}")
+            raise InvalidArgument(f"Forebay does not support {type(optimizer).__name__} with {refused}")
         rate, decay = float(group["lr"]), float(group.get("weight_decay", 0.0))
         if type(optimizer) is torch.optim.SGD:
             found.append(SGD(rate, float(group["momentum"]), bool(group["nesterov"]), decay))
@@ -469,11 +470,11 @@ def _of_torch(optimizer: torch.optim.Optimizer) -> Optimizer:
             found.append(Adagrad(rate, float(group["lr_decay"]), decay, float(group["eps"])))
         else:
             raise InvalidArgument(
-                f"Forebay has no {type(optimizer).__name__}; there are SGD, Adam, AdamW, RMSprop and Adagrad, and "
+                f"Forebay does not support {type(optimizer).__name__}, only SGD, Adam, AdamW, RMSprop and Adagrad, and "
                 "Adam8bit and AdamW8bit of bitsandbytes"
             )
     if len(set(found)) != 1:
-        raise InvalidArgument("the optimizer has groups of parameters with different settings; Forebay has one for all")
+        raise InvalidArgument("the optimizer has parameter groups with different settings; Forebay uses one setting for all")
     return found[0]
 
 
@@ -495,7 +496,7 @@ def _of_bitsandbytes(optimizer: Any, group: Mapping[str, Any]) -> Optimizer:
     if getattr(optimizer, "is_paged", False):
         refused["is_paged"] = True
     if refused:
-        raise InvalidArgument(f"Forebay has no {type(optimizer).__name__} with {refused}")
+        raise InvalidArgument(f"Forebay does not support {type(optimizer).__name__} with {refused}")
     beta1, beta2 = (float(beta) for beta in group["betas"][:2])
     return AdamW8bit(float(group["lr"]), beta1, beta2, float(group["eps"]), float(group["weight_decay"]))
 
@@ -504,12 +505,12 @@ def _to_bitsandbytes(ours: Union[Adam8bit, AdamW8bit], parameters: Sequence[nn.P
     """Returns the bitsandbytes optimizer that makes the same steps. Both its ``Adam8bit`` and its ``AdamW8bit`` decouple weight decay."""
     if isinstance(ours, Adam8bit) and ours.weight_decay != 0:
         raise InvalidArgument(
-            "bitsandbytes has no Adam8bit that adds the weight decay to the gradients: train with forebay.AdamW8bit, or without decay"
+            "bitsandbytes has no Adam8bit that adds the weight decay to the gradients; train with forebay.AdamW8bit, or without decay"
         )
     try:
         optim: Any = importlib.import_module("bitsandbytes.optim")
     except ImportError as error:
-        raise InvalidArgument(f"the optimizer with the state of {type(ours).__name__} is in bitsandbytes: pip install bitsandbytes") from error
+        raise InvalidArgument(f"the optimizer with the state of {type(ours).__name__} requires bitsandbytes (pip install bitsandbytes)") from error
     kind = optim.AdamW8bit if isinstance(ours, AdamW8bit) else optim.Adam8bit
     made: torch.optim.Optimizer = kind(
         parameters, ours.learning_rate, (ours.beta1, ours.beta2), ours.epsilon, ours.weight_decay
@@ -535,8 +536,8 @@ def _refuse_narrow(module: nn.Module) -> None:
         if parameter.requires_grad and parameter.dtype != torch.float32:
             kind = str(parameter.dtype).rpartition(".")[2]
             raise InvalidArgument(
-                f"'{name}' is {kind}, and what trains is float32: convert the module (module.float()); for 16-bit computing with float32 parameters, "
-                "a Trainer takes precision='bf16'"
+                f"'{name}' is {kind}, but trained parameters must be float32; convert the module (module.float()), or for 16-bit computation "
+                "with float32 parameters pass precision='bf16' to the Trainer"
             )
 
 
@@ -544,7 +545,7 @@ def _order(module: nn.Module, inputs: Mapping[str, Any]) -> List[str]:
     """Returns the names of inputs in the order of the module's ``forward``."""
     taken = sorted({_OUTPUT, _LABELS} & set(inputs))
     if taken or not inputs:
-        raise InvalidArgument(f"an input cannot be called '{taken[0]}' here: hand the inputs over in order" if taken else "there are no example inputs")
+        raise InvalidArgument(f"an input cannot be named '{taken[0]}' here; pass the inputs in order" if taken else "there are no example inputs")
     known = list(inspect.signature(module.forward).parameters)
     return sorted(inputs, key=lambda name: known.index(name) if name in known else len(known))
 
@@ -593,12 +594,12 @@ class _Export:
             self._names = _input_names(module, len(inputs))
         for name, value in zip(self._names, inputs):
             if not isinstance(value, torch.Tensor):
-                raise InvalidArgument(f"example inputs are tensors, and '{name}' is {type(value).__name__}: bind it to the module before")
+                raise InvalidArgument(f"example inputs must be tensors, but '{name}' is {type(value).__name__}; bind it to the module first")
         self._inputs = inputs
         ours = _loss(loss)
         if ours is None:
             if example_labels is None:
-                raise InvalidArgument("this loss is exported with the module: give example_labels, too")
+                raise InvalidArgument("this loss is exported with the module; pass example_labels, too")
             function: Any = loss
             self._module = _WithLoss(self._module, function)
             self.prefix += "module."
@@ -672,8 +673,8 @@ class _Export:
         count = sum(isinstance(value, torch.Tensor) for value in _tree.tree_leaves(outputs))
         if count > 1:
             raise InvalidArgument(
-                f"the module gives {count} tensors ({type(outputs).__name__}), and this loss takes one: give a loss that is a function of what the "
-                "module gives and of labels, and example_labels"
+                f"the module returns {count} tensors ({type(outputs).__name__}), but this loss takes one; pass a loss that is a function of what the "
+                "module returns and of labels, and example_labels"
             )
 
 

@@ -160,9 +160,9 @@ def test_the_probe_finds_what_was_measured_on_a_gpu() -> None:
 
 def test_shapes_and_rows_that_make_no_sense() -> None:
     for shape in (4.5, "ab", (2, 1.5)):
-        with pytest.raises(forebay.InvalidArgument, match="no shape"):
+        with pytest.raises(forebay.InvalidArgument, match="not a shape"):
             forebay.managed.empty(shape)
-    with pytest.raises(forebay.InvalidArgument, match="addresses"):
+    with pytest.raises(forebay.InvalidArgument, match="address space"):
         forebay.managed.empty((1 << 40, 1 << 40))
     with pytest.raises(IndexError, match="row 17 is out of range for 4 rows"):
         forebay.managed.empty((4, 4)).prefetch(17)

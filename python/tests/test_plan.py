@@ -39,7 +39,7 @@ def test_updates_on_the_host(digits: str) -> None:
     on_host = plan("host")
     assert on_host.to_dict()["host_updates"] > 0
     assert not [move for move in on_host.to_dict()["movements"] if "moment" in move["name"]], "state never crosses the link"
-    with pytest.raises(forebay.InvalidArgument, match="no place for updates 'disk'; there are device, host"):
+    with pytest.raises(forebay.InvalidArgument, match="unknown place for updates 'disk'; expected one of device, host"):
         plan("disk")
 
 
@@ -77,7 +77,7 @@ def test_machines(digits: str) -> None:
     assert first is not None and first.machine == keys[-1] and first.price_per_step is None
     assert plan.cheapest({}) is None
     assert forebay.plan(digits, train=True, batch_size=32, machine=keys[0]).budget is not None
-    with pytest.raises(forebay.InvalidArgument, match="no machine"):
+    with pytest.raises(forebay.InvalidArgument, match="neither a known machine nor a file"):
         plan.cheapest(["abacus"])
 
 

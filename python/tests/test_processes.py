@@ -108,9 +108,9 @@ def test_a_process_that_fails_ends_all(tmp_path: Path, digits: str, alone: Dict[
 
 
 def test_what_is_no_communicator_is_refused(digits: str) -> None:
-    with pytest.raises(forebay.InvalidArgument, match="no communicator of mpi4py"):
+    with pytest.raises(forebay.InvalidArgument, match="not a communicator of mpi4py"):
         forebay.Session(digits, processes=4)
     with pytest.raises(forebay.InvalidArgument, match="at least 1"):
         forebay.Processes(timeout=0)
-    with pytest.raises(forebay.InvalidArgument, match="kind of shards 'weights'"):
+    with pytest.raises(forebay.InvalidArgument, match="kind of shard 'weights'"):
         forebay.Trainer(digits, batch_size=4, shard="weights")

@@ -201,7 +201,7 @@ def test_the_command_comes_with_the_package(digits: str) -> None:
 
 def test_sizes_that_are_none(digits: str) -> None:
     for size in (1.5, -1, True, [8]):
-        with pytest.raises(forebay.InvalidArgument, match="is no size"):
+        with pytest.raises(forebay.InvalidArgument, match="is not a size"):
             forebay.Session(digits, device_memory=size)  # type: ignore[arg-type]
     assert forebay.Session(digits, simulate_device=np.int64(1 << 20)).run(np.zeros((1, 1, 8, 8), np.float32))
 

@@ -222,7 +222,7 @@ def test_what_cannot_be_is_refused() -> None:
     for optimizer, words in [
         (torch.optim.Rprop(module.parameters()), "Rprop"),
         (torch.optim.Adam(module.parameters(), amsgrad=True), "amsgrad"),
-        (torch.optim.SGD(Net().parameters(), lr=0.1), "not the module's"),
+        (torch.optim.SGD(Net().parameters(), lr=0.1), "do not belong to the module"),
     ]:
         with pytest.raises(forebay.InvalidArgument, match=words):
             forebay.torch.Trainer(module, x, optimizer=optimizer)

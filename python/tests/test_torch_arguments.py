@@ -170,7 +170,7 @@ class Two(nn.Module):
 
 
 def test_losses_of_several_outputs_are_functions() -> None:
-    with pytest.raises(forebay.InvalidArgument, match="gives 2 tensors .dict., and this loss takes one"):
+    with pytest.raises(forebay.InvalidArgument, match="returns 2 tensors .dict., but this loss takes one"):
         forebay.torch.Trainer(Two(), X, nn.CrossEntropyLoss())
 
     def loss(outputs: Dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
@@ -186,13 +186,13 @@ def test_losses_of_several_outputs_are_functions() -> None:
 def test_types_that_have_no_gradients_here_say_so(dtype: Any) -> None:
     module = nn.Linear(4, 3).to(dtype)
     compiled = forebay.torch.compile(copy.deepcopy(module))
-    with pytest.raises(forebay.InvalidArgument, match="wants a gradient, .*module.float"):
+    with pytest.raises(forebay.InvalidArgument, match="requires a gradient, .*module.float"):
         compiled(X.to(dtype))
     with torch.no_grad():
         found = compiled(X.to(dtype))
         assert found.dtype == dtype
         assert torch.allclose(found.float(), module(X.to(dtype)).float(), atol=0.05)
-    with pytest.raises(forebay.InvalidArgument, match="what trains is float32"):
+    with pytest.raises(forebay.InvalidArgument, match="trained parameters must be float32"):
         forebay.torch.Trainer(module, X.to(dtype), nn.CrossEntropyLoss())
     for make in (forebay.torch.compile, lambda given: forebay.torch.Trainer(given, X), lambda given: forebay.torch.plan(given, X)):
         with pytest.raises(forebay.InvalidArgument, match="not str"):

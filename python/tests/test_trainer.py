@@ -72,7 +72,7 @@ def test_optimizers_and_losses(digits: str, batch: Any) -> None:
     assert squares.labels.dtype == "float32"
     evaluated = squares.evaluate(x, target)
     assert np.isclose(evaluated.loss, ((evaluated.logits - target) ** 2).mean())
-    with pytest.raises(forebay.InvalidArgument, match="no loss 'hinge'"):
+    with pytest.raises(forebay.InvalidArgument, match="unknown loss 'hinge'"):
         trainer(digits, loss="hinge")
 
 
@@ -124,7 +124,7 @@ def test_losses_of_classes(digits: str, batch: Any, loss: Any) -> None:
     run = trainer(digits, loss=loss, optimizer=forebay.SGD(0.05))
     first = run.step(*batch).loss
     assert [run.step(*batch).loss for _ in range(4)][-1] < first
-    with pytest.raises(forebay.InvalidArgument, match="no activation"):
+    with pytest.raises(forebay.InvalidArgument, match="unknown activation"):
         trainer(digits, loss=forebay.Dice(activation="relu"))
 
 
@@ -447,8 +447,8 @@ def test_recipes(digits: str, batch: Any, tmp_path: Path) -> None:
     assert np.allclose(rates, [0.1, 0.05, 0.025])
     for options, words in (
         ({"schedule": forebay.Schedule("cosine")}, "needs steps"),
-        ({"schedule": forebay.Schedule("zigzag")}, "no schedule 'zigzag'"),
-        ({"clip_norm": 1.0, "clip_value": 1.0}, "give one of"),
+        ({"schedule": forebay.Schedule("zigzag")}, "unknown schedule 'zigzag'"),
+        ({"clip_norm": 1.0, "clip_value": 1.0}, "pass only one of"),
     ):
         with pytest.raises(forebay.InvalidArgument, match=words):
             trainer(digits, **options)
@@ -476,5 +476,5 @@ def test_a_new_head_with_several_losses(digits: str, batch: Any) -> None:
     assert trainer.parameters()["fc.weight"].shape == (3, 64)
     with pytest.raises(forebay.Error, match="no layer 'head'"):
         forebay.with_head(digits, "head", classes=3)
-    with pytest.raises(forebay.InvalidArgument, match="not for a group"):
+    with pytest.raises(forebay.InvalidArgument, match="not to a group"):
         forebay.Trainer(digits, groups=[forebay.ParameterGroup("fc.*", schedule=forebay.Schedule("plateau"))], batch_size=8)

@@ -54,7 +54,7 @@ fn judge(name: &str, circles: &[Circle], known: &[Known]) -> Vec<String> {
     violations.extend(gone.map(|known| {
         let modules = known.modules.join(", ");
         format!(
-            "crates/{name}/src/{}: there is no circle of exactly {modules}: correct KNOWN in xtask/src/circles.rs",
+            "crates/{name}/src/{}: no circle consists of exactly {modules}; correct KNOWN in xtask/src/circles.rs",
             known.folder
         )
     }));

@@ -55,7 +55,7 @@ pub fn run_and_keep(command: &mut Command, wanted: fn(&str) -> bool) -> (Vec<Str
     let result = match child.wait() {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => Err(format!("{} failed", shown(command))),
-        Err(error) => Err(format!("lost {}: {error}", shown(command))),
+        Err(error) => Err(format!("cannot wait for {}: {error}", shown(command))),
     };
     (kept, result)
 }

@@ -13,9 +13,9 @@ pub fn docs() -> Result<(), String> {
     violations.extend(recipes::violations(&files));
     violations.extend(operators::violations(&files));
     if !violations.is_empty() {
-        return Err(format!("the documents do not hold together:\n  {}", violations.join("\n  ")));
+        return Err(format!("the documents are inconsistent:\n  {}", violations.join("\n  ")));
     }
-    println!("links, recipes and the list of operators: checked");
+    println!("checked links, recipes and the list of operators");
     if !succeeds(program("mdbook").arg("--version")) {
         return Err(
             "the guide is not built, because mdbook is missing; `cargo install mdbook --locked` installs it".to_owned()

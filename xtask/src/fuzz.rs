@@ -17,7 +17,7 @@ const MEMORY_MIB_MAX: u64 = 4096;
 pub fn fuzz(arguments: &[String]) -> Result<(), String> {
     let (targets, minutes) = parse(arguments)?;
     if !succeeds(&mut cargo(&["fuzz", "--version"])) {
-        return Err("cargo-fuzz is missing: cargo install cargo-fuzz".to_owned());
+        return Err("cargo-fuzz is missing; `cargo install cargo-fuzz` installs it".to_owned());
     }
     for target in targets {
         let corpus = source::root().join("fuzz/corpus").join(target);
@@ -44,11 +44,11 @@ fn parse(arguments: &[String]) -> Result<(Vec<&'static str>, u64), String> {
     while let Some(argument) = rest.next() {
         if argument == "--minutes" {
             let number = rest.next().and_then(|number| number.parse().ok()).filter(|&minutes| minutes > 0);
-            minutes = number.ok_or("--minutes needs a number of at least 1")?;
+            minutes = number.ok_or("--minutes requires a number of at least 1")?;
         } else {
             let known = TARGETS.iter().find(|target| *target == argument);
-            targets
-                .push(*known.ok_or_else(|| format!("no fuzz target '{argument}'; there are {}", TARGETS.join(", ")))?);
+            let unknown = || format!("unknown fuzz target '{argument}'; the targets are {}", TARGETS.join(", "));
+            targets.push(*known.ok_or_else(unknown)?);
         }
     }
     Ok((if targets.is_empty() { TARGETS.to_vec() } else { targets }, minutes))

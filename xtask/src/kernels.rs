@@ -60,13 +60,13 @@ pub fn kernels(arguments: &[String]) -> Result<(), String> {
     let check = match arguments {
         [] => false,
         [argument] if argument == "--check" => true,
-        _ => return Err(format!("kernels takes nothing or --check, not '{}'", arguments.join(" "))),
+        _ => return Err(format!("cargo xtask kernels accepts only --check, not '{}'", arguments.join(" "))),
     };
     let header = source::root().join("kernels").join(OPCODES);
     let opcodes = forebay_base::kernel::opcodes::header();
     match check {
         true if std::fs::read_to_string(&header).ok().as_ref() != Some(&opcodes) => {
-            return Err(format!("kernels/{OPCODES} is not what the kernels' table gives (cargo xtask kernels)"));
+            return Err(format!("kernels/{OPCODES} does not match the table of kernels; run `cargo xtask kernels`"));
         }
         true => {}
         false => std::fs::write(&header, opcodes).map_err(|error| failed("write", &header, error))?,
@@ -127,7 +127,7 @@ fn declared(source: &str, text: &str) -> Result<Vec<Job>, String> {
         let is_known = |word: &String| [PRECISE, PORTABLE].contains(&word.as_str());
         if name.is_empty() || !name.chars().all(is_plain) || !wishes.iter().all(is_known) {
             let form = format!("{MARK}NAME [{PRECISE}] [{PORTABLE}] [-DX=Y ...]");
-            return Err(format!("kernels/{source}: '{MARK}{line}' is not '{form}'"));
+            return Err(format!("kernels/{source}: expected '{form}', found '{MARK}{line}'"));
         }
         let [precise, portable] = [PRECISE, PORTABLE].map(|wish| wishes.iter().any(|word| word == wish));
         Ok(Job { source: source.to_owned(), name, definitions, precise, portable })
@@ -214,10 +214,10 @@ fn compare(shaders: &BTreeMap<String, Vec<u8>>) -> Result<(), String> {
     let mut wrong: Vec<String> = shaders.keys().filter(differs).map(|name| format!("{name} differs")).collect();
     wrong.extend(stale(shaders)?.iter().map(|path| format!("{} has no source", file_name(path))));
     if wrong.is_empty() {
-        println!("kernels: {} shaders are what their sources give", shaders.len());
+        println!("kernels: {} shaders match their sources", shaders.len());
         return Ok(());
     }
-    Err(format!("{COMPILED} is not what kernels/ gives (cargo xtask kernels):\n  {}", wrong.join("\n  ")))
+    Err(format!("{COMPILED} does not match kernels/; run `cargo xtask kernels`:\n  {}", wrong.join("\n  ")))
 }
 
 /// Returns the files that no source declares any more.

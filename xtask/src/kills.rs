@@ -12,9 +12,9 @@ pub fn kills(arguments: &[String]) -> Result<(), String> {
     let times = match arguments {
         [] => TIMES,
         [flag, times] if flag == "--times" => {
-            times.parse().ok().filter(|&times| times > 0).ok_or("--times needs a number of at least 1")?
+            times.parse().ok().filter(|&times| times > 0).ok_or("--times requires a number of at least 1")?
         }
-        _ => return Err("cargo xtask kills takes --times N alone".to_owned()),
+        _ => return Err("cargo xtask kills accepts only --times N".to_owned()),
     };
     let test = ["test", "-p", "forebay-cli", "--test", "mpi", "--", "--ignored", "--nocapture"];
     run(cargo(&test).env("FOREBAY_KILLS", times.to_string()).env("FOREBAY_REQUIRE", "mpi"))

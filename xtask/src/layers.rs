@@ -84,7 +84,7 @@ fn dependency_violations(files: &[SourceFile]) -> Vec<String> {
         for line in section.lines() {
             let dependency = line.split(['.', ' ', '=']).next().unwrap_or_default();
             if dependency.starts_with("forebay") && !allowed.contains(&dependency) {
-                violations.push(format!("{}: {name} must not know {dependency}", file.path));
+                violations.push(format!("{}: {name} must not depend on {dependency}", file.path));
             }
         }
     }
@@ -104,7 +104,7 @@ mod tests {
         let text = "[package]\nname = \"x\"\n[dependencies]\nforebay-base.workspace = true\nforebay-device = { path = \"\" }\n\
                     [dev-dependencies]\nforebay-runtime.workspace = true\n";
         let found = dependency_violations(&[file("crates/forebay-plan/Cargo.toml", text)]);
-        assert_eq!(found, ["crates/forebay-plan/Cargo.toml: forebay-plan must not know forebay-device"]);
+        assert_eq!(found, ["crates/forebay-plan/Cargo.toml: forebay-plan must not depend on forebay-device"]);
         assert_eq!(dependency_violations(&[file("crates/forebay-new/Cargo.toml", "")]).len(), 1);
     }
 }

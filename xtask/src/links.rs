@@ -61,13 +61,13 @@ fn broken(files: &[SourceFile], exists: &dyn Fn(&str) -> bool) -> Vec<String> {
             if is_guide(&page.path) {
                 let paths = code_spans(line.text).into_iter().filter(|span| is_path(span));
                 let lost = paths.filter(|path| !exists(path.trim_end_matches('/')));
-                violations.extend(lost.map(|path| format!("{at}: there is no {path}")));
+                violations.extend(lost.map(|path| format!("{at}: {path} does not exist")));
             }
         }
     }
     let in_book = pages.iter().filter(|page| page.path.starts_with(BOOK) && page.path != SUMMARY);
     let lost = in_book.filter(|page| !contents.contains(&page.path));
-    violations.extend(lost.map(|page| format!("{}: {SUMMARY} does not name this page", page.path)));
+    violations.extend(lost.map(|page| format!("{}: {SUMMARY} does not list this page", page.path)));
     violations
 }
 
@@ -122,7 +122,7 @@ fn fault(
     exists: &dyn Fn(&str) -> bool,
 ) -> Option<String> {
     if !exists(path) {
-        return Some(format!("there is no {path}"));
+        return Some(format!("{path} does not exist"));
     }
     let anchor = anchor?;
     match headings.get(path) {
@@ -169,8 +169,8 @@ mod tests {
             faults(&files),
             [
                 "README.md:1: docs/a.md has no heading #two",
-                "README.md:1: there is no lost.md",
-                "README.md:2: there is no docs/lost.rs",
+                "README.md:1: lost.md does not exist",
+                "README.md:2: docs/lost.rs does not exist",
                 "docs/a.md:2: docs/a.md has no heading #three",
             ]
         );
@@ -189,7 +189,7 @@ mod tests {
             [
                 "README.md:1: the link ../x.md leaves the repository",
                 "docs/a.md:1: the link ../README.md leaves the book; write the path as code",
-                "docs/b.md: docs/SUMMARY.md does not name this page",
+                "docs/b.md: docs/SUMMARY.md does not list this page",
             ]
         );
     }

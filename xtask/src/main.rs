@@ -68,23 +68,24 @@ const HELP: &str = "Development tasks:
   cargo xtask tidy                      layers between files, file lengths, leftovers, links, recipes and results of documents
   cargo xtask docs                      builds the guide (docs/) into target/book and checks its links; needs mdbook
   cargo xtask fuzz [TARGET] [--minutes N]   fuzz targets, 10 minutes each; needs cargo-fuzz and a C++ compiler
-  cargo xtask accuracy                  errors of the CPU's elementary functions at every number of single precision, minutes
-  cargo xtask kills [--times N]         kills processes of training runs, 100 times, and goes on; needs Open MPI
-  cargo xtask networks [--count N]      random networks train to the same bits at any budget, 200 of them
-  cargo xtask preconditions             the CPU's kernels with the standard library's checks of unsafe code, a quarter of an hour
-  cargo xtask swiftshader               every Vulkan test on SwiftShader, half an hour; the short ones are part of `test`
-  cargo xtask conformance [ARGUMENTS]   ONNX's own test cases, counted and listed; --help says more
-  cargo xtask bench [ARGUMENTS]         speed beside peers; needs python3 with the peers
-  cargo xtask stories [NAME] [ARGUMENTS]   the stories of docs/stories.md, minutes each; needs python3 with numpy, onnx and onnxruntime
+  cargo xtask accuracy                  errors of the CPU's elementary functions at every single-precision number; takes minutes
+  cargo xtask kills [--times N]         kills processes of training runs, 100 times, and continues the runs; needs Open MPI
+  cargo xtask networks [--count N]      200 random networks train to the same bits at any budget
+  cargo xtask preconditions             the CPU's kernels with the standard library's checks of unsafe code
+  cargo xtask swiftshader               every Vulkan test on SwiftShader, half an hour; `test` runs the short ones
+  cargo xtask conformance [ARGUMENTS]   ONNX's own test cases, counted and listed; see --help
+  cargo xtask bench [ARGUMENTS]         speed next to PyTorch; needs python3 with torch, onnx and numpy
+  cargo xtask stories [NAME] [ARGUMENTS]   the guide's stories (docs/stories.md), minutes each; needs python3 with numpy, onnx and onnxruntime
   cargo xtask results [--check]         renders benches/RESULTS.md from the records in benches/results
-  cargo xtask results record [--output FILE]   completes a record from the standard input; see benches/results/README.md
+  cargo xtask results record [--output FILE]   completes a record read from the standard input; see benches/results/README.md
   cargo xtask package [--no-verify]     every crate as it would be published, in order; uploads nothing
   cargo xtask python                    builds the Python package and tests it; needs python3 with maturin
   cargo xtask wheel [TARGET]            the Python package as it is released; needs python3 with maturin and ziglang
   cargo xtask semver [REVISION]         breaking changes of the library since a revision; needs cargo-semver-checks
-  cargo xtask kernels [--check]         compiles kernels/*.slang to SPIR-V; FOREBAY_SLANGC, or python3 with pip
+  cargo xtask kernels [--check]         compiles kernels/*.slang to SPIR-V; needs FOREBAY_SLANGC, or python3 with pip
 
-What the machine lacks is printed as SKIPPED, with the reason. FOREBAY_REQUIRE=onnxruntime turns that into a failure.";
+Checks that need something the machine lacks are reported as SKIPPED, with the reason; FOREBAY_REQUIRE=onnxruntime turns such a skip
+into a failure.";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

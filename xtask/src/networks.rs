@@ -12,9 +12,9 @@ pub fn networks(arguments: &[String]) -> Result<(), String> {
     let count = match arguments {
         [] => COUNT,
         [flag, count] if flag == "--count" => {
-            count.parse().ok().filter(|&count| count > 0).ok_or("--count needs a number of at least 1")?
+            count.parse().ok().filter(|&count| count > 0).ok_or("--count requires a number of at least 1")?
         }
-        _ => return Err("cargo xtask networks takes --count N alone".to_owned()),
+        _ => return Err("cargo xtask networks accepts only --count N".to_owned()),
     };
     let test = ["test", "-p", "forebay", "--test", "random_networks", "--", "--ignored"];
     run(cargo(&test).env("FOREBAY_NETWORKS", count.to_string()))

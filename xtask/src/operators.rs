@@ -23,10 +23,10 @@ pub fn violations(files: &[SourceFile]) -> Vec<String> {
     let lines = list.lines().filter(|line| line.starts_with('|'));
     let listed: BTreeSet<&str> = lines.flat_map(code_spans).collect();
     let unlisted = table.difference(&listed).map(|name| format!("{PAGE}: operator {name} is not listed"));
-    let unknown = listed.difference(&table).map(|name| format!("{PAGE}: there is no operator {name}"));
+    let unknown = listed.difference(&table).map(|name| format!("{PAGE}: unknown operator {name}"));
     let mut violations: Vec<String> = unlisted.chain(unknown).collect();
     if !list.contains(&format!("{} operators", table.len())) {
-        violations.push(format!("{PAGE}: there are {} operators", table.len()));
+        violations.push(format!("{PAGE}: expected '{} operators'", table.len()));
     }
     violations
 }
@@ -56,7 +56,7 @@ mod tests {
         let page = file(PAGE, "`Other`\n## Operators\n2 operators. `text`\n| family | `Abs`, `Concat` |\n");
         assert_eq!(
             violations(&[table, page]),
-            ["docs/what-works.md: operator Split is not listed", "docs/what-works.md: there is no operator Concat"]
+            ["docs/what-works.md: operator Split is not listed", "docs/what-works.md: unknown operator Concat"]
         );
     }
 
@@ -64,6 +64,6 @@ mod tests {
     fn a_wrong_number_is_found() {
         let table = file("crates/forebay-model/src/operators/a.rs", "pub const ROWS = &[composed!(\"Abs\", abs)];");
         let page = file(PAGE, "## Operators\n4 operators.\n| family | `Abs` |\n");
-        assert_eq!(violations(&[table, page]), ["docs/what-works.md: there are 1 operators"]);
+        assert_eq!(violations(&[table, page]), ["docs/what-works.md: expected '1 operators'"]);
     }
 }

@@ -15,11 +15,11 @@ const KEYWORD_LENGTH_MAX: usize = 20;
 pub fn package(arguments: &[String]) -> Result<(), String> {
     let known = ["--no-verify", "--allow-dirty"];
     if let Some(unknown) = arguments.iter().find(|argument| !known.contains(&argument.as_str())) {
-        return Err(format!("package takes {}, not '{unknown}'", known.join(" and ")));
+        return Err(format!("cargo xtask package accepts only {}, not '{unknown}'", known.join(" and ")));
     }
     let violations = violations(&source::files()?);
     if !violations.is_empty() {
-        return Err(format!("the manifests are not complete:\n  {}", violations.join("\n  ")));
+        return Err(format!("the manifests are incomplete:\n  {}", violations.join("\n  ")));
     }
     run(cargo(&["publish", "--workspace", "--dry-run"]).args(arguments))
 }
@@ -32,7 +32,7 @@ pub fn semver(arguments: &[String]) -> Result<(), String> {
     let revision = match arguments {
         [] => "main",
         [revision] => revision,
-        _ => return Err(format!("semver takes a revision, not '{}'", arguments.join(" "))),
+        _ => return Err(format!("cargo xtask semver accepts one revision, not '{}'", arguments.join(" "))),
     };
     if !succeeds(&mut cargo(&["semver-checks", "--version"])) {
         let way_out = "`cargo install cargo-semver-checks --locked` installs it";
@@ -52,7 +52,9 @@ pub fn violations(files: &[SourceFile]) -> Vec<String> {
             found.extend(of_manifest(file));
             let readme = files.iter().find(|other| other.path == format!("crates/{folder}/README.md"));
             if !readme.is_some_and(|readme| readme.text.starts_with(&format!("# {folder}\n"))) {
-                found.push(format!("{path}: crates/{folder}/README.md is missing, or does not begin with its name"));
+                found.push(format!(
+                    "{path}: crates/{folder}/README.md is missing, or does not begin with the crate's name"
+                ));
             }
         }
         // A published crate cannot depend on a path alone.
@@ -61,7 +63,7 @@ pub fn violations(files: &[SourceFile]) -> Vec<String> {
             if is_unpublished(line, files) {
                 continue;
             }
-            found.push(format!("{path}: a dependency without a version: {line}"));
+            found.push(format!("{path}: the dependency has no version: {line}"));
         }
     }
     found
@@ -88,8 +90,8 @@ fn of_manifest(file: &SourceFile) -> Vec<String> {
         .collect();
     let keywords: Vec<&str> = value("keywords").unwrap_or_default().split('"').skip(1).step_by(2).collect();
     if keywords.len() > KEYWORDS_MAX || keywords.iter().any(|keyword| keyword.len() > KEYWORD_LENGTH_MAX) {
-        let limits = format!("at most {KEYWORDS_MAX}, of {KEYWORD_LENGTH_MAX} characters at most");
-        found.push(format!("{}: keywords are {limits}: {}", file.path, keywords.join(", ")));
+        let limits = format!("at most {KEYWORDS_MAX} keywords of at most {KEYWORD_LENGTH_MAX} characters");
+        found.push(format!("{}: expected {limits}, found {}", file.path, keywords.join(", ")));
     }
     found
 }

@@ -35,7 +35,7 @@ pub const PARTS: [Part; 11] = [
     },
     Part {
         name: "python",
-        reason: "the Python package is not built and tested (python3 cannot import maturin, venv and ensurepip)",
+        reason: "the Python package is not built or tested (python3 cannot import maturin, venv and ensurepip)",
         present: python::present,
     },
     Part {
@@ -45,19 +45,20 @@ pub const PARTS: [Part; 11] = [
     },
     Part {
         name: "vulkan",
-        reason: "nothing runs on a Vulkan device (vulkaninfo, of vulkan-tools, finds none: a GPU's driver or Mesa's \
-                 lavapipe would be one)",
+        reason: "nothing runs on a Vulkan device (vulkaninfo, from vulkan-tools, finds none; install a GPU's driver or \
+                 Mesa's lavapipe)",
         present: || succeeds(program("vulkaninfo").arg("--summary")),
     },
     Part {
         name: "swiftshader",
-        reason: "the Vulkan tests do not run a second time, on a driver without float64 (no target/swiftshader: .ci/run \
-                 fetches it)",
+        reason: "the Vulkan tests do not run a second time, on a driver without float64 (target/swiftshader is missing; \
+                 .ci/run fetches it)",
         present: || swiftshader_driver().is_file(),
     },
     Part {
         name: "mpi",
-        reason: "runs of several processes are not tested (no mpirun.openmpi and mpirun.mpich, of Debian's openmpi-bin and mpich)",
+        reason: "runs of several processes are not tested (mpirun.openmpi or mpirun.mpich is missing; install Debian's \
+                 openmpi-bin and mpich)",
         present: || {
             let is_there = |launcher: &str| succeeds(program(launcher).arg("--version"));
             ["mpirun.openmpi", "mpirun.mpich"].into_iter().all(is_there)
@@ -65,13 +66,13 @@ pub const PARTS: [Part; 11] = [
     },
     Part {
         name: "models",
-        reason: "no pretrained model is fine-tuned (no target/models/magika-1.0.3.onnx: python3 examples/stories/fine_tune.py --fetch \
-                 downloads it)",
+        reason: "no pretrained model is fine-tuned (target/models/magika-1.0.3.onnx is missing; python3 \
+                 examples/stories/fine_tune.py --fetch downloads it)",
         present: || source::root().join("target/models/magika-1.0.3.onnx").is_file(),
     },
     Part {
         name: "browser",
-        reason: "the page of a run is not looked at (no chromium-headless-shell, of Debian's package of that name)",
+        reason: "no browser opens the page of a run (chromium-headless-shell, from Debian's package of that name, is missing)",
         present: || {
             let is_there = |browser: &str| succeeds(program(browser).arg("--version"));
             ["chromium-headless-shell", "chrome-headless-shell"].into_iter().any(is_there)
@@ -79,8 +80,8 @@ pub const PARTS: [Part; 11] = [
     },
     Part {
         name: "slang",
-        reason: "committed shaders are not compared with their sources (no FOREBAY_SLANGC, and python3 has no pip to fetch \
-                 the compiler with)",
+        reason: "committed shaders are not compared with their sources (FOREBAY_SLANGC is not set, and python3 has no \
+                 pip to fetch the compiler with)",
         present: || {
             std::env::var_os("FOREBAY_SLANGC").is_some()
                 || succeeds(program("python3").args(["-m", "pip", "--version"]))
@@ -107,7 +108,7 @@ pub fn missing() -> Result<Vec<&'static Part>, String> {
     let required: Vec<&str> = required.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     if let Some(unknown) = required.iter().find(|name| PARTS.iter().all(|part| part.name != **name)) {
         let known: Vec<&str> = PARTS.iter().map(|part| part.name).collect();
-        return Err(format!("FOREBAY_REQUIRE names '{unknown}'; there are {}", known.join(", ")));
+        return Err(format!("unknown part '{unknown}' in FOREBAY_REQUIRE; the parts are {}", known.join(", ")));
     }
     let missing: Vec<&Part> = PARTS.iter().filter(|part| !(part.present)()).collect();
     match missing.iter().find(|part| required.contains(&part.name)) {

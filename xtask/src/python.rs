@@ -44,7 +44,8 @@ pub fn test() -> Result<(), String> {
 /// Fails if a tool is missing or a step fails.
 pub fn wheel(arguments: &[String]) -> Result<(), String> {
     if !succeeds(program("python3").args(["-c", "import ziglang"])) {
-        return Err("the linker of old C libraries is missing: python3 -m pip install maturin ziglang".to_owned());
+        let way_out = "`python3 -m pip install maturin ziglang` installs it";
+        return Err(format!("the linker for old C libraries is missing; {way_out}"));
     }
     let folder = empty_folder("wheels")?;
     let mut build = maturin();
@@ -52,12 +53,12 @@ pub fn wheel(arguments: &[String]) -> Result<(), String> {
     match arguments {
         [] => {}
         [target] => drop(build.args(["--target", target])),
-        _ => return Err(format!("wheel takes a target, not '{}'", arguments.join(" "))),
+        _ => return Err(format!("cargo xtask wheel accepts one target, not '{}'", arguments.join(" "))),
     }
     run(&mut build)?;
     let built = wheel_in(&folder)?;
     if !built.to_string_lossy().contains(std::env::consts::ARCH) {
-        println!("not tested, for it is for another machine: {}", built.display());
+        println!("not tested, because it is for another machine: {}", built.display());
         return Ok(());
     }
     let python = installed(&folder, &["numpy"])?;
@@ -86,7 +87,7 @@ fn maturin() -> Command {
 /// Creates an empty folder in `target`.
 fn empty_folder(name: &str) -> Result<PathBuf, String> {
     let folder = source::root().join("target").join(name);
-    let failed = |error: std::io::Error| format!("cannot make {}: {error}", folder.display());
+    let failed = |error: std::io::Error| format!("cannot create {}: {error}", folder.display());
     if folder.exists() {
         std::fs::remove_dir_all(&folder).map_err(failed)?;
     }

@@ -32,7 +32,7 @@ pub fn violations(files: &[SourceFile]) -> Vec<String> {
         |wanted: &str| recipes.iter().any(|recipe| recipe.heading.ends_with(wanted) && recipe.steps.len() > 2);
     let missing = WANTED.into_iter().filter(|wanted| !is_there(wanted));
     let mut violations: Vec<String> =
-        missing.map(|wanted| format!("{PAGE}: no recipe with its files for '{wanted}'")).collect();
+        missing.map(|wanted| format!("{PAGE}: expected a recipe for '{wanted}' with a table of files")).collect();
     for recipe in &recipes {
         violations
             .extend(untrue(recipe, files).into_iter().map(|reason| format!("{PAGE}: {}: {reason}", recipe.heading)));
@@ -69,8 +69,10 @@ fn untrue(recipe: &Recipe, files: &[SourceFile]) -> Vec<String> {
     for (path, text) in &recipe.steps {
         match files.iter().find(|file| file.path == *path) {
             None if source::root().join(path).is_dir() => reasons.push(format!("{path} is a folder; name the file")),
-            None => reasons.push(format!("there is no {path}")),
-            Some(file) if !file.text.contains(text.as_str()) => reasons.push(format!("{path} does not hold '{text}'")),
+            None => reasons.push(format!("{path} does not exist")),
+            Some(file) if !file.text.contains(text.as_str()) => {
+                reasons.push(format!("{path} does not contain '{text}'"))
+            }
             Some(_) => {}
         }
     }
@@ -86,7 +88,7 @@ fn untrue(recipe: &Recipe, files: &[SourceFile]) -> Vec<String> {
     };
     let users = files.iter().filter(|file| is_source(&file.path) && has_word(&file.text, word));
     let left_out = users.filter(|file| recipe.steps.iter().all(|(path, _)| *path != file.path));
-    reasons.extend(left_out.map(|file| format!("{} has '{word}' and is not named", file.path)));
+    reasons.extend(left_out.map(|file| format!("{} contains '{word}' but is not listed", file.path)));
     reasons
 }
 
@@ -130,13 +132,13 @@ mod tests {
         ];
         let found = violations(&files);
         let expected = [
-            "CONTRIBUTING.md: no recipe with its files for 'operator'",
-            "CONTRIBUTING.md: no recipe with its files for 'optimizer'",
-            "CONTRIBUTING.md: no recipe with its files for 'loss'",
-            "CONTRIBUTING.md: no recipe with its files for 'device'",
-            "CONTRIBUTING.md: Add a kernel: crates/a/src/c.rs does not hold 'Mish'",
-            "CONTRIBUTING.md: Add a kernel: there is no crates/a/src/gone.rs",
-            "CONTRIBUTING.md: Add a kernel: crates/a/src/d.rs has 'Swish' and is not named",
+            "CONTRIBUTING.md: expected a recipe for 'operator' with a table of files",
+            "CONTRIBUTING.md: expected a recipe for 'optimizer' with a table of files",
+            "CONTRIBUTING.md: expected a recipe for 'loss' with a table of files",
+            "CONTRIBUTING.md: expected a recipe for 'device' with a table of files",
+            "CONTRIBUTING.md: Add a kernel: crates/a/src/c.rs does not contain 'Mish'",
+            "CONTRIBUTING.md: Add a kernel: crates/a/src/gone.rs does not exist",
+            "CONTRIBUTING.md: Add a kernel: crates/a/src/d.rs contains 'Swish' but is not listed",
         ];
         assert_eq!(found, expected);
     }

@@ -35,7 +35,7 @@ pub fn results(arguments: &[String]) -> Result<(), String> {
         [] => render(),
         ["--check"] => match violations().as_slice() {
             [] => {
-                println!("{PAGE} and its pictures are what the records render to");
+                println!("{PAGE} and its pictures match the records");
                 Ok(())
             }
             violations => Err(violations.join("\n")),
@@ -62,9 +62,7 @@ pub fn violations() -> Vec<String> {
         std::fs::read_to_string(repository().join(path)).map_or(true, |found| found != *text)
     };
     let stale = files.iter().filter(|file| differs(file));
-    stale
-        .map(|(path, _)| format!("{}: not what the records render to; run `cargo xtask results`", path.display()))
-        .collect()
+    stale.map(|(path, _)| format!("{} does not match the records; run `cargo xtask results`", path.display())).collect()
 }
 
 /// Writes the page and the pictures.
@@ -95,7 +93,7 @@ fn rendered(folder: &Path) -> Result<Vec<(PathBuf, String)>, String> {
 /// Completes a record from the standard input and writes it.
 fn record(output: Option<&Path>) -> Result<(), String> {
     let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text).map_err(|error| format!("the standard input: {error}"))?;
-    let record = Record::completed(&text).map_err(|error| format!("the record is not complete: {error}\n{text}"))?;
+    std::io::stdin().read_to_string(&mut text).map_err(|error| format!("cannot read the standard input: {error}"))?;
+    let record = Record::completed(&text).map_err(|error| format!("the record is incomplete: {error}\n{text}"))?;
     record.save(output).map(drop)
 }

@@ -23,7 +23,7 @@ pub fn finished(code: &[u8], precise: bool) -> Result<Vec<u8>, String> {
     let words: Vec<u32> =
         code.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();
     if words.len() < HEADER_WORDS || words[0] != MAGIC || !code.len().is_multiple_of(4) {
-        return Err("the compiler's output is no SPIR-V".to_owned());
+        return Err("the compiler's output is not SPIR-V".to_owned());
     }
     let (header, rest) = words.split_at(HEADER_WORDS);
     let mut kept = instructions(rest)?;
@@ -52,7 +52,7 @@ fn instructions(mut words: &[u32]) -> Result<Vec<&[u32]>, String> {
     while let Some(&first) = words.first() {
         let length = (first >> 16) as usize;
         if length == 0 || length > words.len() {
-            return Err(format!("an instruction of {length} words where {} are left", words.len()));
+            return Err(format!("an instruction has {length} words, but only {} are left", words.len()));
         }
         let (instruction, rest) = words.split_at(length);
         instructions.push(instruction);

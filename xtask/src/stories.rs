@@ -17,7 +17,7 @@ pub fn stories(arguments: &[String]) -> Result<(), String> {
         _ => (None, arguments),
     };
     if let Some(name) = chosen.filter(|name| !STORIES.contains(name)) {
-        return Err(format!("there is no story '{name}'; there are {}", STORIES.join(", ")));
+        return Err(format!("unknown story '{name}'; the stories are {}", STORIES.join(", ")));
     }
     let mut failures = Vec::new();
     for name in STORIES.into_iter().filter(|name| chosen.is_none_or(|chosen| chosen == *name)) {

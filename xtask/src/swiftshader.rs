@@ -17,7 +17,7 @@ const LONG: &str = "test(/classifies_as_the_host::[^s]|(transformer|batch_normal
 /// Fails if SwiftShader is missing or a test fails.
 pub fn swiftshader() -> Result<(), String> {
     if let Some(part) = parts::missing()?.iter().find(|part| part.name == "swiftshader") {
-        return Err(format!("{}: {} (.ci/run installs it)", part.name, part.reason));
+        return Err(format!("{} is missing: {}", part.name, part.reason));
     }
     on_swiftshader(ALL)
 }

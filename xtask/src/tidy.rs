@@ -29,7 +29,7 @@ pub fn tidy() -> Result<(), String> {
         }
         match file.text.lines().count() {
             lines if lines > LINES_MAX => {
-                violations.push(format!("{}: {lines} lines; at most {LINES_MAX}", file.path));
+                violations.push(format!("{}: {lines} lines, but at most {LINES_MAX} are allowed", file.path));
             }
             lines if lines > LINES_WISHED_MAX => println!("note: {} has {lines} lines", file.path),
             _ => {}

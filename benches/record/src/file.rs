@@ -104,7 +104,7 @@ impl Record {
         }
         forebay_files::write(&path, text.as_bytes()).map_err(|error| format!("{}: {error}\n{text}", path.display()))?;
         let shown = path.strip_prefix(repository()).unwrap_or(&path).display();
-        eprintln!("recorded in {shown}; `cargo xtask results` renders it, `--output /dev/null` keeps none");
+        eprintln!("recorded in {shown}; `cargo xtask results` renders it, `--output /dev/null` keeps no record");
         Ok(path)
     }
 

@@ -85,7 +85,7 @@ impl Record {
     /// As [`read`](Self::read).
     pub fn completed(text: &str) -> Result<Record, String> {
         let mut value: serde_json::Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        let fields = value.as_object_mut().ok_or("a record is a JSON object")?;
+        let fields = value.as_object_mut().ok_or("a record must be a JSON object")?;
         if let Some(serde_json::Value::String(command)) = fields.get_mut("command") {
             *command = command.split(' ').map(without_path).collect::<Vec<_>>().join(" ");
         }
@@ -117,7 +117,7 @@ impl Record {
             let (path, inner) = (error.path().to_string(), error.inner());
             if path == "." { inner.to_string() } else { format!("{path}: {inner}") }
         })?;
-        json.end().map_err(|error| format!("there is more behind the record: {error}"))?;
+        json.end().map_err(|error| format!("unexpected text after the record: {error}"))?;
         record.check()?;
         Ok(record)
     }
@@ -128,11 +128,11 @@ impl Record {
     /// If a field is not. The error names the field and the reason.
     pub fn check(&self) -> Result<(), String> {
         if self.schema != SCHEMA {
-            return Err(format!("schema: \"{}\" is not known; this is \"{SCHEMA}\"", self.schema));
+            return Err(format!("schema: \"{}\" is not known; expected \"{SCHEMA}\"", self.schema));
         }
         let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if self.bench.is_empty() || !self.bench.chars().all(is_name) {
-            return Err(format!("bench: \"{}\" is no name of lower-case letters, digits and '-'", self.bench));
+            return Err(format!("bench: \"{}\" is not a name of lower-case letters, digits and '-'", self.bench));
         }
         if let Some(when) = self.when.as_deref().filter(|when| !is_moment(when)) {
             return Err(format!("when: \"{when}\" is neither a date nor a date and time, as in 2026-11-23T14:18:43Z"));
@@ -141,10 +141,10 @@ impl Record {
         for (index, table) in self.tables.iter().enumerate() {
             let at = format!("tables[{index}]");
             if !names.insert(&table.name) {
-                return Err(format!("{at}.name: two tables are called \"{}\"", table.name));
+                return Err(format!("{at}.name: two tables are named \"{}\"", table.name));
             }
             if table.columns.is_empty() {
-                return Err(format!("{at}.columns: table \"{}\" has none", table.name));
+                return Err(format!("{at}.columns: table \"{}\" has no columns", table.name));
             }
             for (number, row) in table.rows.iter().enumerate() {
                 let (cells, columns) = (row.len(), table.columns.len());
@@ -152,7 +152,7 @@ impl Record {
                     return Err(format!("{at}.rows[{number}]: {cells} cells for {columns} columns"));
                 }
                 if let Some(place) = row.iter().position(|cell| matches!(cell, Cell::Text(text) if has_path(text))) {
-                    return Err(format!("{at}.rows[{number}][{place}]: a path of this machine"));
+                    return Err(format!("{at}.rows[{number}][{place}]: contains a path of this machine"));
                 }
             }
         }
@@ -168,7 +168,7 @@ impl Record {
         ];
         let found = texts.into_iter().find(|(_, text)| text.is_some_and(|text| has_path(text)));
         match found {
-            Some((field, _)) => Err(format!("{field}: a path of this machine")),
+            Some((field, _)) => Err(format!("{field}: contains a path of this machine")),
             None => Ok(()),
         }
     }

@@ -68,7 +68,7 @@ pub struct Quantity {
 
 impl<'de> Deserialize<'de> for Cell {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Cell, D::Error> {
-        const WANTED: &str = "a cell is null, a number, a text, or an object of value, unit, from, to";
+        const WANTED: &str = "a cell must be null, a number, a string, or an object of value, unit, from, to";
         match Value::deserialize(deserializer)? {
             Value::Null => Ok(Cell::Nothing),
             Value::Number(number) => Ok(Cell::Number(number)),

@@ -132,7 +132,7 @@ impl Region {
     /// If the part does not lie inside this region.
     pub fn part(self, offset_bytes: u64, size_bytes: u64) -> Region {
         let part = self.checked_part(offset_bytes, size_bytes);
-        part.unwrap_or_else(|| panic!("{size_bytes} bytes from {offset_bytes} on are not inside {self}"))
+        part.unwrap_or_else(|| panic!("{size_bytes} bytes starting at {offset_bytes} are not inside {self}"))
     }
 
     /// Like [`Region::part`], but returns `None` if the part does not lie inside this region.

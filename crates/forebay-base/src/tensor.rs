@@ -95,9 +95,11 @@ impl fmt::Display for TensorError {
                 write!(f, "a tensor has 1 to {DIMENSIONS_MAX} dimensions, not {count}")
             }
             TensorError::ZeroSize { dimension } => write!(f, "dimension {dimension} has size 0"),
-            TensorError::StrideCount { strides, sizes } => write!(f, "{strides} strides for {sizes} dimensions"),
+            TensorError::StrideCount { strides, sizes } => {
+                write!(f, "expected {sizes} strides, one per dimension, found {strides}")
+            }
             TensorError::Overflow { sizes, data_type } => {
-                write!(f, "the size of a {data_type} tensor of sizes {sizes:?} does not fit 64 bits")
+                write!(f, "the size of a {data_type} tensor of sizes {sizes:?} does not fit in 64 bits")
             }
             TensorError::TotalSizeTooSmall { given_bytes, minimum_bytes } => {
                 write!(f, "total size {given_bytes} bytes is less than the implied minimum of {minimum_bytes} bytes")
@@ -107,7 +109,7 @@ impl fmt::Display for TensorError {
                 "guaranteed base offset alignment {alignment} is neither 0 nor a power of two >= {element_size_bytes}"
             ),
             TensorError::TooManyElements { elements, elements_max } => {
-                write!(f, "total size holds {elements} elements, the device allows {elements_max}")
+                write!(f, "total size covers {elements} elements, but the device allows at most {elements_max}")
             }
             TensorError::BindingTooShort { bound_bytes, total_size_bytes } => {
                 write!(f, "bound range of {bound_bytes} bytes is shorter than the tensor's {total_size_bytes} bytes")

@@ -224,26 +224,26 @@ pub enum DataChangedKind {
 /// `forebay train`.
 #[derive(Args, Debug)]
 #[command(after_help = "DATA is one of
-  an .npz archive       arrays named as the model's inputs, and the labels as `y` or `labels`; the first axis counts samples.
-                        Integers become the input's type, --input-scale multiplies them. So with a folder of .npy files.
+  an .npz archive       arrays named like the model's inputs, with the labels in `y` or `labels`; the first axis counts samples.
+                        Integers are converted to the input's type and multiplied by --input-scale. A folder of .npy files works too.
   a folder of NIfTI     (or NRRD) image and label files paired by name (t1_2mm.nii.gz and labels_2mm.nii.gz, case7_image.nii and
                         case7_label.nii, or the folders imagesTr and labelsTr), cropped or padded to the model's input,
                         then normalised to mean 0 and deviation 1
   a folder of images    PNG, JPEG, JPEG 2000, WebP, TIFF, BMP or PNM, one sub-folder per class, resized to the model's input, pixels scaled to 0..1
   a folder of sounds    WAV or FLAC, one sub-folder per class, cut or padded with zeros to the model's input
   a table of images     a .csv file with the columns path and label
-  tar shards            a .tar file or a folder of them, as WebDataset has them: 17.jpg and 17.cls, or 17.x.npy and 17.y.npy
+  tar shards            a .tar file or a folder of them, in WebDataset's layout: 17.jpg and 17.cls, or 17.x.npy and 17.y.npy
   tables                a Parquet file (.parquet), an Arrow file or stream (.arrow, .feather, .arrows), or a folder of either: columns named
-                        as the inputs (numbers, lists, bytes of images) and y, labels or label; with --tokenizer, a column of text
-  text                  a .txt or .jsonl file or a folder of them, with --tokenizer: sequences of tokens, labels are the next ones
-DATA#0..1500 takes those samples only.
+                        like the inputs (numbers, lists, bytes of images) and y, labels or label; with --tokenizer, a column of text
+  text                  a .txt or .jsonl file or a folder of them, with --tokenizer: sequences of tokens; the labels are the next tokens
+DATA#0..1500 uses only those samples.
 
-CONFIG.toml has a flag on each line, without its dashes, and the model: `model = \"m.onnx\"`, `batch-size = 8`, `freeze = [\"a*\", \"b\"]`,
-`no-compare = true`. Flags of the command line win. A run with --checkpoint or --best-checkpoint keeps what it was asked for there, in
+CONFIG.toml has one flag per line, without its dashes, and the model: `model = \"m.onnx\"`, `batch-size = 8`, `freeze = [\"a*\", \"b\"]`,
+`no-compare = true`. Flags on the command line take precedence. A run with --checkpoint or --best-checkpoint saves its flags there, in
 config.toml.
 
-With a budget, a few steps are run again after training, in turn with unlimited ones on a copy of the model, to show what
-the budget costs; --no-compare leaves that out. What is saved is the model as training left it.
+With a budget, a few steps are repeated after training, alternating with unlimited ones on a copy of the model, to show what
+the budget costs; --no-compare turns this off. The saved model is as it was at the end of training.
 
 Examples:
   forebay train unet3d.onnx --data brain/ --device-memory 192MiB --steps 20 --save trained.onnx
@@ -251,7 +251,7 @@ Examples:
       --learning-rate 0.05 --momentum 0.9 --weight-decay 1e-4 --validate digits.npz#1500..1797
   forebay train gpt.onnx --data text.npz --class-axis -1 --optimizer adamw --steps 1000 --checkpoint run1
   forebay train gpt.onnx --data text.npz --class-axis -1 --optimizer adamw --steps 2000 --resume run1
-  forebay train run.toml --epochs 3 --dry-run                      a file of flags; whether it could start, and how long it takes")]
+  forebay train run.toml --epochs 3 --dry-run                      flags from a file; checks whether it can start and how long it takes")]
 pub struct TrainArguments {
     /// The model, or a file with the flags of a run (see below)
     #[arg(value_name = "MODEL.onnx|CONFIG.toml")]
@@ -381,18 +381,18 @@ impl TrainArguments {
 
 /// `forebay plan`.
 #[derive(Args, Debug)]
-#[command(after_help = "Nothing runs, and no device memory is taken.
+#[command(after_help = "Nothing is run, and no device memory is allocated.
 
 Examples:
   forebay plan model.onnx --batch-size 8
   forebay plan model.onnx --train --optimizer adam --memory-limit 1GiB
   forebay plan model.onnx --train --simulate-device 50% --commands | less
-  forebay plan model.onnx --train --machine laptop-8gb             a machine that is not there
-  forebay plan model.onnx --train --costs costs.json               with what `train --save-costs costs.json` measured
+  forebay plan model.onnx --train --machine laptop-8gb             a machine that you do not have
+  forebay plan model.onnx --train --costs costs.json               with the durations that `train --save-costs costs.json` measured
 
-A machine is described in TOML; those that come with Forebay are h200, laptop-8gb and cpu-2core-nvme, whose files are the examples.
-Durations of kernels are then estimated from their operations and bytes. --json adds what the plan says in words, and `costs`,
-the durations that the plan is a function of, as --save-costs writes them.")]
+A machine is described in TOML; h200, laptop-8gb and cpu-2core-nvme come with Forebay, and their files serve as examples. The
+durations of kernels are then estimated from their operations and bytes. --json adds the explanation of the plan and `costs`,
+the durations from which the plan was made, in the format of --save-costs.")]
 pub struct PlanArguments {
     /// The model
     #[arg(value_name = "MODEL.onnx")]
@@ -444,10 +444,10 @@ pub struct PlanArguments {
 /// `forebay probe`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The experiment is that of \"Consideration on Application of CUDA Unified Memory to Deep Learning\" \
+    after_help = "The experiment comes from \"Consideration on Application of CUDA Unified Memory to Deep Learning\" \
 (2018): fill the
-device with chunks, act, make one more chunk, see which one had to go for it, and use the first three chunks, each in a run of
-its own. Action 10 is done as the paper's text has it, and as its program does.
+device with chunks, perform an action, create one more chunk, see which chunk was evicted for it, and use the first three chunks,
+each in a separate run. Action 10 is performed both as the paper's text describes it and as its program performs it.
 
 Examples:
   forebay probe
@@ -505,16 +505,16 @@ impl PolicyOfReplay {
 /// `forebay replay`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "TRACE has JSON lines, plain or packed with gzip: a header with device_memory_bytes, host_memory_bytes, \
+    after_help = "TRACE contains JSON lines, plain or compressed with gzip: a header with device_memory_bytes, host_memory_bytes, \
 link_bytes_per_s and
 ssd_bytes_per_s; a line for each tensor (tensor, size_bytes, persistent), numbered from 0; a line for each kernel in the order
 in which they run (kernel, name, duration_ns, reads, writes, workspace_bytes).
 
-The step repeats for ever: it ends with the same bytes in the same memories as it starts with. A kernel starts when everything
-that it touches is on the device. The link works both ways at once; traffic to the SSD crosses it too. Every schedule is checked
+The step repeats forever: it ends with the same bytes in the same memories as at its start. A kernel starts when everything
+that it uses is on the device. The link works in both directions at once; traffic to the SSD crosses it too. Every schedule is checked
 by a verifier that knows only the trace and the schedule.
 
-The schedule's file has one JSON object: step_ns; resident (tensor, offset_bytes, size_bytes, place), what the step starts and
+The schedule file contains one JSON object: step_ns; resident (tensor, offset_bytes, size_bytes, place), what the step starts and
 ends with; launches (kernel, start_ns, recomputation); transfers (tensor, offset_bytes, size_bytes, direction: out or in, place:
 host or ssd, start_ns, end_ns); drops (tensor, offset_bytes, size_bytes, place, at_ns), when a piece leaves a memory.
 
@@ -555,8 +555,8 @@ pub struct ReplayArguments {
 /// `forebay devices`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The column `matrices` names the types of 16 bits of which a GPU multiplies whole matrices together
-(cooperative matrices): products and convolutions of these types use them."
+    after_help = "The column `matrices` lists the 16-bit types for which a GPU has matrix instructions (cooperative matrices);
+products and convolutions of these types use them."
 )]
 pub struct DevicesArguments {
     /// Print one JSON object on standard output
@@ -566,16 +566,16 @@ pub struct DevicesArguments {
 
 /// `forebay place`.
 #[derive(Args, Debug)]
-#[command(after_help = "FILE.csv has a header and one buffer a line, as MiniMalloc's:
+#[command(after_help = "FILE.csv has a header and one buffer per line, like MiniMalloc's files:
 
   id,lower,upper,size
   b1,0,3,4
   b2,3,9,4
 
-A buffer is live from `lower` on and no longer at `upper`; `size` is in bytes. Columns come in any order. `alignment`, `offset`
-(a given one) and `gaps` (3-5 or 3-5@0:16) are optional; `end` instead of `upper` names the last time.
+A buffer is live from `lower` up to but not including `upper`; `size` is in bytes. Columns can be in any order. `alignment`,
+`offset` (a fixed one) and `gaps` (3-5 or 3-5@0:16) are optional; `end`, instead of `upper`, is the last time at which a buffer is live.
 
-Exit code 1: the buffers do not fit into the capacity, or no placement was found that does.
+Exit code 1: the buffers do not fit into the capacity, or no placement that fits was found.
 
 Examples:
   forebay place buffers.csv
@@ -604,7 +604,7 @@ fn metric(text: &str) -> Result<Metric, String> {
 
 /// Parses NAME=N.
 fn named_size(text: &str) -> Result<(String, u64), String> {
-    let (name, size) = text.rsplit_once('=').filter(|(name, _)| !name.is_empty()).ok_or("it must be NAME=N")?;
+    let (name, size) = text.rsplit_once('=').filter(|(name, _)| !name.is_empty()).ok_or("expected NAME=N")?;
     Ok((name.to_owned(), positive_count(size)?))
 }
 

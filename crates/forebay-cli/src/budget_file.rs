@@ -43,7 +43,7 @@ impl BudgetFile {
             // The file may be in the middle of being replaced; the next step checks again.
             Err(_) => return Ok(()),
         };
-        let refused = |why: String| progress.line(&format!("note: the budget stays as it is: {why}"));
+        let refused = |why: String| progress.line(&format!("note: the budget is unchanged ({why})"));
         match changed {
             Ok(size) => match trainer.set_device_memory(Some(size)) {
                 Ok(()) => {
@@ -75,6 +75,6 @@ impl BudgetFile {
     }
 
     fn parse(&self) -> Result<MemorySize, String> {
-        self.text.parse().map_err(|error| format!("the budget file {}: {error}", self.path.display()))
+        self.text.parse().map_err(|error| format!("invalid budget file {}: {error}", self.path.display()))
     }
 }

@@ -68,8 +68,8 @@ impl BufferTable {
     pub fn parse(text: &str) -> Result<BufferTable, TableError> {
         let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let at = |line: usize| move |expected: String| TableError { line: line + 1, expected };
-        let needed = "a header with the columns id, lower, upper and size is expected";
-        let (number, header) = lines.next().ok_or_else(|| at(0)(format!("{needed}, the file is empty")))?;
+        let is_empty = "expected a header with the columns id, lower, upper and size, but the file is empty";
+        let (number, header) = lines.next().ok_or_else(|| at(0)(is_empty.to_owned()))?;
         let columns = Columns::parse(header).map_err(at(number))?;
         let mut rows = Vec::new();
         let mut kept = Vec::new();
@@ -117,18 +117,20 @@ impl Columns {
                 "gaps" => &mut columns.gaps,
                 _ => {
                     return Err(format!(
-                        "'{name}' is no column; id, lower, upper, size are needed, alignment, offset, hint, gaps may follow"
+                        "unknown column '{name}'; id, lower, upper and size are required, alignment, offset, hint and gaps optional"
                     ));
                 }
             };
             if column.replace(index).is_some() {
-                return Err(format!("the column '{name}' is there twice"));
+                return Err(format!("the column '{name}' appears twice"));
             }
             columns.count = index + 1;
         }
         let needed = [("id", columns.id), ("lower", columns.lower), ("upper", columns.upper), ("size", columns.size)];
         match needed.iter().find(|(_, column)| column.is_none()) {
-            Some((name, _)) => Err(format!("the header has no column '{name}'; id, lower, upper and size are needed")),
+            Some((name, _)) => {
+                Err(format!("the header has no column '{name}'; id, lower, upper and size are required"))
+            }
             None => Ok(columns),
         }
     }
@@ -136,7 +138,7 @@ impl Columns {
     fn row(&self, line: &str) -> Result<Row, String> {
         let fields: Vec<&str> = line.split(',').map(str::trim).collect();
         if fields.len() != self.count {
-            return Err(format!("{} fields are expected as in the header, there are {}", self.count, fields.len()));
+            return Err(format!("expected {} fields as in the header, found {}", self.count, fields.len()));
         }
         let field = |column: Option<usize>| column.map_or("", |column| fields[column]);
         let end = |last: i64| if self.upper_is_last { last.checked_add(1) } else { Some(last) };
@@ -144,7 +146,7 @@ impl Columns {
         let upper = number(field(self.upper), "upper", "a whole number")?;
         let upper = end(upper).ok_or_else(|| format!("the end {upper} is too large"))?;
         if upper < lower {
-            return Err(format!("upper is expected at lower ({lower}) or after, it is {upper}"));
+            return Err(format!("upper must be at least lower ({lower}), but is {upper}"));
         }
         let size = number(field(self.size), "size", "a whole number of bytes")?;
         let alignment_bytes = match field(self.alignment) {
@@ -158,12 +160,11 @@ impl Columns {
         let mut pieces = Vec::new();
         let mut from = lower;
         for text in field(self.gaps).split_whitespace() {
-            let (start, last, window) = gap(text).ok_or_else(|| {
-                format!("gaps are expected as 3-5 or 3-5@0:16, separated by spaces, there is '{text}'")
-            })?;
+            let (start, last, window) = gap(text)
+                .ok_or_else(|| format!("expected gaps like 3-5 or 3-5@0:16, separated by spaces; found '{text}'"))?;
             let until = end(last).filter(|&until| from <= start && start <= until && until <= upper);
             let until =
-                until.ok_or_else(|| format!("the gap '{text}' is expected within the lifetime, after the last gap"))?;
+                until.ok_or_else(|| format!("the gap '{text}' must be within the lifetime, after the previous gap"))?;
             let window = window.unwrap_or(ByteRange::new(0, 0));
             if window.end > size {
                 return Err(format!("the gap '{text}' leaves bytes in use beyond the size {size}"));
@@ -178,7 +179,7 @@ impl Columns {
 
 /// Parses a whole number in a field.
 fn number<T: std::str::FromStr>(text: &str, column: &str, expected: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("{column} is expected to be {expected}, it is '{text}'"))
+    text.parse().map_err(|_| format!("{column} must be {expected}, but is '{text}'"))
 }
 
 /// Parses a gap: its start, its end, and the bytes in use.
@@ -257,18 +258,18 @@ mod tests {
     fn what_is_wrong_is_named_with_its_line() {
         assert_eq!(
             refusal(""),
-            "line 1: a header with the columns id, lower, upper and size is expected, the file is empty"
+            "line 1: expected a header with the columns id, lower, upper and size, but the file is empty"
         );
         assert!(refusal("id,lower,size\n").contains("line 1: the header has no column 'upper'"));
-        assert!(refusal("id,lower,upper,size,size\n").contains("'size' is there twice"));
-        assert!(refusal("id,lower,upper,size,color\n").contains("'color' is no column"));
+        assert!(refusal("id,lower,upper,size,size\n").contains("'size' appears twice"));
+        assert!(refusal("id,lower,upper,size,color\n").contains("unknown column 'color'"));
         let line = |line: &str| refusal(&format!("id,lower,upper,size,gaps\na,0,1,2,\n{line}\n"));
-        assert!(line("b,0,1,2").contains("line 3: 5 fields are expected as in the header, there are 4"));
-        assert!(line("b,x,1,2,").contains("line 3: lower is expected to be a whole number, it is 'x'"));
-        assert!(line("b,0,1,-2,").contains("size is expected to be a whole number of bytes, it is '-2'"));
-        assert!(line("b,3,1,2,").contains("upper is expected at lower (3) or after, it is 1"));
+        assert!(line("b,0,1,2").contains("line 3: expected 5 fields as in the header, found 4"));
+        assert!(line("b,x,1,2,").contains("line 3: lower must be a whole number, but is 'x'"));
+        assert!(line("b,0,1,-2,").contains("size must be a whole number of bytes, but is '-2'"));
+        assert!(line("b,3,1,2,").contains("upper must be at least lower (3), but is 1"));
         assert!(line("b,0,9,2,4").contains("'4'"));
         assert!(line("b,0,9,2,4-5@0:3").contains("beyond the size 2"));
-        assert!(line("b,0,9,2,4-5 3-4").contains("after the last gap"));
+        assert!(line("b,0,9,2,4-5 3-4").contains("after the previous gap"));
     }
 }

@@ -42,16 +42,18 @@ pub fn expand(arguments: Vec<OsString>, root: &mut Command) -> Result<Expanded, 
     let origin = path.display().to_string();
     let failed = |reason: String| Failure::Usage(format!("{origin}: {reason}"));
     let text = forebay_limits::read_text(&path, FILE_BYTES_MAX).map_err(|error| failed(error.to_string()))?;
-    let table: toml::Table = text.parse().map_err(|error| failed(format!("not TOML: {error}")))?;
+    let table: toml::Table = text.parse().map_err(|error| failed(format!("invalid TOML: {error}")))?;
     let mut expanded = arguments[..2].to_vec();
     let mut model = None;
     for (key, value) in &table {
         if value.is_table() {
-            return Err(failed(format!("'{key}' is a section, and there are none: keys stand one below the other")));
+            return Err(failed(format!(
+                "'{key}' is a section, which is not supported; write all keys at the top level"
+            )));
         }
         let flag = key.replace('_', "-");
         if flag == MODEL {
-            let name = value.as_str().ok_or_else(|| failed("model: the path of a model in quotes is needed".into()))?;
+            let name = value.as_str().ok_or_else(|| failed("model: expected the path of a model in quotes".into()))?;
             model = Some(OsString::from(name));
             continue;
         }
@@ -82,10 +84,10 @@ fn unknown(key: &str, flag: &str, command: &Command) -> String {
     let alike = names.map(|name| (strsim::jaro_winkler(flag, name), name));
     let nearest = alike.max_by(|one, other| one.0.total_cmp(&other.0)).filter(|(alike, _)| *alike >= ALIKE_MIN);
     let way_out = match nearest {
-        Some((_, name)) => format!("the nearest key is '{name}'"),
+        Some((_, name)) => format!("the most similar key is '{name}'"),
         None => "keys are the long flags of `forebay train --help`, without their dashes".to_owned(),
     };
-    format!("unknown key '{key}': {way_out}")
+    format!("unknown key '{key}'; {way_out}")
 }
 
 /// What the command line itself specifies.
@@ -142,19 +144,19 @@ fn written(arg: &Arg, flag: &str, value: &Value) -> Result<Vec<OsString>, String
         return match value {
             Value::Boolean(true) => Ok(vec![format!("--{flag}").into()]),
             Value::Boolean(false) => Ok(Vec::new()),
-            _ => Err("true or false is needed".to_owned()),
+            _ => Err("expected true or false".to_owned()),
         };
     }
     let scalar = |value: &Value| match value {
         Value::String(text) => Ok(OsString::from(format!("--{flag}={text}"))),
         Value::Integer(number) => Ok(format!("--{flag}={number}").into()),
         Value::Float(number) => Ok(format!("--{flag}={number}").into()),
-        Value::Boolean(_) => Err("the flag takes a value, which is not true or false".to_owned()),
-        Value::Table(_) | Value::Datetime(_) | Value::Array(_) => Err("a text or a number is needed".to_owned()),
+        Value::Boolean(_) => Err("expected a string or a number, not true or false".to_owned()),
+        Value::Table(_) | Value::Datetime(_) | Value::Array(_) => Err("expected a string or a number".to_owned()),
     };
     match value {
         Value::Array(_) if !matches!(arg.get_action(), ArgAction::Append) => {
-            Err("the flag takes one value, not a list".to_owned())
+            Err("the flag accepts one value, not a list".to_owned())
         }
         Value::Array(values) => values.iter().map(scalar).collect(),
         value => Ok(vec![scalar(value)?]),
@@ -185,7 +187,9 @@ pub fn effective(matches: &ArgMatches, root: &Command, command: &str) -> String 
     }
     table.remove("dry-run");
     let version = env!("CARGO_PKG_VERSION");
-    format!("# What a run of Forebay {version} was asked for: `forebay train {FILE_NAME}` asks for it again.\n{table}")
+    format!(
+        "# The model and flags of a run of Forebay {version}: `forebay train {FILE_NAME}` repeats the run.\n{table}"
+    )
 }
 
 /// Parses a value as a number if possible, otherwise as a string.
@@ -236,12 +240,12 @@ mod tests {
     #[test]
     fn what_has_no_meaning_is_named() {
         for (text, words) in [
-            ("batch-sise = 4", "unknown key 'batch-sise': the nearest key is 'batch-size'"),
-            ("zzzz = 4", "unknown key 'zzzz': keys are the long flags"),
+            ("batch-sise = 4", "unknown key 'batch-sise'; the most similar key is 'batch-size'"),
+            ("zzzz = 4", "unknown key 'zzzz'; keys are the long flags"),
             ("help = true", "unknown key 'help'"),
-            ("no-compare = 1", "no-compare: true or false is needed"),
-            ("data = true", "data: the flag takes a value"),
-            ("data = ['a', 'b']", "data: the flag takes one value"),
+            ("no-compare = 1", "no-compare: expected true or false"),
+            ("data = true", "data: expected a string or a number, not true or false"),
+            ("data = ['a', 'b']", "data: the flag accepts one value"),
             ("[training]\nbatch-size = 4", "'training' is a section"),
             ("batch-size = ", "not TOML"),
         ] {

@@ -67,8 +67,9 @@ pub struct DataArguments {
 /// `forebay data`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "DATA is what `forebay train --data` takes; no model is needed. A sheet shows 8 pictures in a row, each from its least value
-(black) to its largest; a label map of the same sizes stands next to its sample. Of volumes, the middle of the first axis is shown.
+    after_help = "DATA is the same as for `forebay train --data`; no model is needed. A sheet shows 8 pictures per row, each scaled from its smallest
+value (black) to its largest; a label map of the same sizes appears next to its sample. For volumes, the middle of the first axis
+is shown.
 
 Examples:
   forebay data photos/ --show 16 --out sheet.png
@@ -155,11 +156,13 @@ pub enum Normalize {
 
 fn overlap(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share| (0.0..1.0).contains(share));
-    share.ok_or_else(|| format!("'{text}' is no share of a window: write a number from 0 to below 1, such as 0.25"))
+    share.ok_or_else(|| {
+        format!("'{text}' is not a share of a window; expected a number of at least 0 and below 1, such as 0.25")
+    })
 }
 
 fn split(text: &str) -> Result<f64, String> {
-    let wrong = || "write two shares that are 100 together, such as 90/10".to_owned();
+    let wrong = || "expected two shares that add up to 100, such as 90/10".to_owned();
     let (first, rest) = text.split_once('/').ok_or_else(wrong)?;
     let (first, rest): (f64, f64) = (first.parse().map_err(|_| wrong())?, rest.parse().map_err(|_| wrong())?);
     if first > 0.0 && rest > 0.0 && (first + rest - 100.0).abs() < 1e-9 { Ok(first) } else { Err(wrong()) }
@@ -171,7 +174,7 @@ pub struct Sizes(pub Vec<u64>);
 
 fn sizes(text: &str) -> Result<Sizes, String> {
     let sizes: Option<Vec<u64>> = text.split('x').map(|size| size.parse().ok().filter(|&size| size > 0)).collect();
-    let wrong = || "write one to three sizes, such as 64x64x64".to_owned();
+    let wrong = || "expected one to three sizes, such as 64x64x64".to_owned();
     sizes.filter(|sizes| sizes.len() <= 3).map(Sizes).ok_or_else(wrong)
 }
 

@@ -67,7 +67,7 @@ impl UpdatesArguments {
     /// Prints a note if `--updates host` has no effect on a plan.
     pub fn tell(self, plan: &Statistics) {
         if self.updates == UpdatesKind::Host && plan.host_updates == 0 {
-            output::complain("note: --updates host changes nothing: the device's memory is the host's");
+            output::complain("note: --updates host has no effect: the device uses the host's memory");
         }
     }
 }
@@ -216,7 +216,7 @@ pub fn thread_count(asked: u64) -> usize {
     let count = threads_of(Some(asked));
     if count < asked {
         output::complain(&format!(
-            "warning: --threads {asked} is more than helps on this machine; {count} threads are used"
+            "warning: --threads {asked} is more than is useful on this machine; using {count} threads"
         ));
     }
     count
@@ -225,7 +225,7 @@ pub fn thread_count(asked: u64) -> usize {
 /// Parses a whole number of at least 1.
 pub fn positive_count(text: &str) -> Result<u64, String> {
     match text.parse() {
-        Ok(0) => Err("at least 1 is needed".to_owned()),
+        Ok(0) => Err("must be at least 1".to_owned()),
         Ok(count) => Ok(count),
         Err(_) => Err("not a whole number".to_owned()),
     }

@@ -36,7 +36,7 @@ fn line(device: &DeviceDescription) -> String {
         Err(reason) => return format!("{name:<8} cannot be used: {reason}"),
     };
     let tile = if limits.tiled { format_bytes(limits.tile_size_bytes) } else { "none".to_owned() };
-    let copies = if limits.copy_streams { "beside work" } else { "in turn" };
+    let copies = if limits.copy_streams { "concurrent" } else { "sequential" };
     let matrices = match matrix_types(device) {
         types if types.is_empty() => "none".to_owned(),
         types => types.join(" "),

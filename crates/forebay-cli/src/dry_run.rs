@@ -92,13 +92,13 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
     }
     let line = |name: &str, text: String| output::say(&format!("{name:<16} {text}"));
     let path = arguments.model.display();
-    line("model", format!("{path}: {parameters} parameters, {} with the state of training", format_bytes(state_bytes)));
+    line("model", format!("{path}: {parameters} parameters, {} with the training state", format_bytes(state_bytes)));
     line("data", opening::found(&arguments.data, data)?);
     validation.into_iter().for_each(|found| line("validation", found));
     report.lines().iter().for_each(|line| output::say(line));
     for Need { what, folder, needed_bytes, free_bytes } in &disk {
         let (needed, free) = (format_bytes(*needed_bytes), format_bytes(*free_bytes));
-        line("disk", format!("{needed} in {} for {what}, {free} are free", folder.display()));
+        line("disk", format!("{needed} in {} for {what} ({free} free)", folder.display()));
     }
     match step_seconds {
         Some(seconds) => {
@@ -106,11 +106,9 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
             line("predicted", format!("{seconds:.3} s/step, {epoch} for an epoch of {per_epoch} steps"));
             line("", format!("{all} for the {left} steps of this run"));
         }
-        None => {
-            line("predicted", "nothing: only --memory planned has a plan that says how long a step takes".to_owned())
-        }
+        None => line("predicted", "nothing; only the plans of --memory planned predict durations".to_owned()),
     }
-    line("dry run", "all is well; nothing was trained, and nothing was written".to_owned());
+    line("dry run", "no problems found; nothing was trained or written".to_owned());
     Ok(())
 }
 
@@ -154,12 +152,13 @@ fn disk(arguments: &TrainArguments, trainer: &Trainer) -> Result<Vec<Need>, Fail
     for (what, folder, needed_bytes) in wanted {
         let Some(folder) = folder else { continue };
         let free_bytes = files::free_bytes(&folder).map_err(|error| {
-            Failure::Failed(format!("cannot find out how much room {} has: {error}", folder.display()))
+            Failure::Failed(format!("cannot determine the free disk space in {}: {error}", folder.display()))
         })?;
         if needed_bytes > free_bytes {
             let (needed, free) = (format_bytes(needed_bytes), format_bytes(free_bytes));
             let folder = folder.display();
-            return Err(Failure::Failed(format!("{folder}: {what} would take {needed}, and {free} are free there")));
+            let reason = format!("{needed} needed, {free} available");
+            return Err(Failure::Failed(format!("not enough disk space in {folder} for {what}: {reason}")));
         }
         needs.push(Need { what, folder, needed_bytes, free_bytes });
     }

@@ -111,7 +111,7 @@ impl EventFile {
         if let Err(error) = self.file.write_all(&record(&event)).and_then(|()| self.file.flush()) {
             self.is_broken = true;
             let failure = output::refused(&self.path, &error);
-            output::complain(&format!("warning: {failure}; training goes on without it"));
+            output::complain(&format!("warning: {failure}; training continues without it"));
         }
     }
 }

@@ -15,7 +15,9 @@ pub fn export(arguments: &ExportArguments) -> Result<(), Failure> {
     let checkpoint = Checkpoint::read(&arguments.checkpoint)?;
     let model = arguments.adapters.adapt(arguments.head.replace(Model::from_file(&arguments.model)?)?)?;
     checkpoint.export(&model, &arguments.save).map_err(|error| match error {
-        Error::Checkpoint { .. } => Failure::from(error).at(&format!("{} does not fit", arguments.model.display())),
+        Error::Checkpoint { .. } => {
+            Failure::from(error).at(&format!("{} does not match the checkpoint", arguments.model.display()))
+        }
         _ => error.into(),
     })?;
     output::say(&format!("step {} saved in {}", checkpoint.step, arguments.save.display()));

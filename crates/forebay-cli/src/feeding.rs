@@ -117,8 +117,8 @@ pub fn loader(
     if let Some(bytes) = asked.filter(|&bytes| bytes < batch_bytes.saturating_add(held_bytes)) {
         let [given, batch, held] = [bytes, batch_bytes, held_bytes].map(format_bytes);
         return Err(Failure::Usage(format!(
-            "--data-memory {given} is too little: a batch takes {batch}, next to {held} of samples in memory (a smaller --batch-size \
-             takes less)"
+            "--data-memory {given} is too small: a batch takes {batch}, in addition to {held} of samples in memory (a smaller \
+             --batch-size takes less)"
         )));
     }
     let asked = asked.map(|bytes| bytes - held_bytes);
@@ -181,15 +181,15 @@ pub fn sampler(
     let Some((_, _, input, axis)) = open.clone().find(|(symbol, place, ..)| symbol == size || place == size) else {
         let names: Vec<String> =
             open.by_ref().map(|(symbol, place, ..)| if symbol.is_empty() { place } else { symbol }).collect();
-        let known =
-            if names.is_empty() { "leaves none open".to_owned() } else { format!("leaves open: {}", names.join(", ")) };
-        return Err(Failure::Usage(format!("--bucket-by {size}: the model has no such size of samples; it {known}")));
+        let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let reason = format!("the model's samples have no open size of this name; open sizes: {known}");
+        return Err(Failure::Usage(format!("--bucket-by {size}: {reason}")));
     };
     let multiple = arguments.pad_to.unwrap_or(1);
     let bucket = |sample| Some(set.sample_shapes(sample)?.get(input)?.get(axis)?.next_multiple_of(multiple));
     match (0..set.sample_count()).map(bucket).collect() {
         Some(buckets) => Ok(Sampler::by_buckets(buckets, batch_size, seed)),
-        None => Err(Failure::Usage(format!("--bucket-by {size}: all samples of the data set have one size"))),
+        None => Err(Failure::Usage(format!("--bucket-by {size}: all samples of the data set have the same size"))),
     }
 }
 
@@ -241,8 +241,8 @@ pub fn read_inputs(arguments: &RunArguments, model: &Model) -> Result<Tensors, F
 fn read_files(arguments: &RunArguments, model: &Model) -> Result<Tensors, Failure> {
     let Some(path) = &arguments.inputs else {
         if let (true, [first, ..]) = (arguments.input.is_empty(), model.inputs().as_slice()) {
-            let way_out = "give each input with --input NAME=FILE.npy, or all with --inputs";
-            return Err(Failure::Usage(format!("input '{first}' is missing: {way_out}")));
+            let way_out = "pass each input with --input NAME=FILE.npy, or all with --inputs";
+            return Err(Failure::Usage(format!("input '{first}' is missing; {way_out}")));
         }
         let mut inputs = Tensors::new();
         for (name, file) in &arguments.input {

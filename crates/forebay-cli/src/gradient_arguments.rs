@@ -100,7 +100,7 @@ impl GradientArguments {
 fn decay(text: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
         Ok(number) if (0.0..1.0).contains(&number) => Ok(number),
-        Ok(_) => Err("a number from 0 to below 1 is needed".to_owned()),
+        Ok(_) => Err("expected a number of at least 0 and below 1".to_owned()),
         Err(_) => Err("not a number".to_owned()),
     }
 }
@@ -108,7 +108,7 @@ fn decay(text: &str) -> Result<f32, String> {
 fn limit(text: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
         Ok(number) if number >= 0.0 => Ok(number),
-        Ok(_) => Err("a number of at least 0 is needed".to_owned()),
+        Ok(_) => Err("expected a number of at least 0".to_owned()),
         Err(_) => Err("not a number".to_owned()),
     }
 }
@@ -116,7 +116,7 @@ fn limit(text: &str) -> Result<f32, String> {
 fn layer_decay(text: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
         Ok(number) if number > 0.0 && number <= 1.0 => Ok(number),
-        Ok(_) => Err("a number above 0 and at most 1 is needed".to_owned()),
+        Ok(_) => Err("expected a number above 0 and at most 1".to_owned()),
         Err(_) => Err("not a number".to_owned()),
     }
 }
@@ -127,13 +127,13 @@ fn group(text: &str) -> Result<Group, String> {
     let (pattern, settings) = text
         .rsplit_once(':')
         .filter(|(pattern, _)| !pattern.is_empty())
-        .ok_or("write PATTERN:SETTING, with the settings lr=X (a factor of the learning rate), decay=X, freeze and schedule=CURVE")?;
+        .ok_or("expected PATTERN:SETTING; the settings are lr=X (a factor of the learning rate), decay=X, freeze and schedule=CURVE")?;
     let mut group = ParameterGroup::new(pattern);
     let mut flags = Vec::new();
     for setting in settings.split(',') {
         let number = |text: &str| match text.parse::<f32>() {
             Ok(number) if number >= 0.0 && number.is_finite() => Ok(number),
-            _ => Err(format!("'{setting}': a finite number of at least 0 is needed")),
+            _ => Err(format!("'{setting}': expected a finite number of at least 0")),
         };
         match setting.split_once('=') {
             Some(("lr", factor)) => group.rate_factor = number(factor)?,
@@ -145,7 +145,7 @@ fn group(text: &str) -> Result<Group, String> {
             }
             _ => {
                 return Err(format!(
-                    "there is no setting '{setting}'; there are lr=X, decay=X, freeze and schedule=CURVE"
+                    "unknown setting '{setting}'; the settings are lr=X, decay=X, freeze and schedule=CURVE"
                 ));
             }
         }
@@ -157,7 +157,7 @@ fn group(text: &str) -> Result<Group, String> {
     let schedule = GroupSchedule::try_parse_from(flags).map_err(words)?.schedule;
     let curve = schedule.schedule(1).map_err(|failure| failure.to_string())?.curve;
     if matches!(curve, Curve::Plateau(_)) {
-        return Err("a schedule that follows losses is for all parameters, not for a group".to_owned());
+        return Err("a schedule that depends on losses applies to all parameters, not to a group".to_owned());
     }
     Ok(Group { group, schedule: Some(schedule) })
 }
@@ -177,15 +177,15 @@ mod tests {
         let curve = Curve::MultiStep { milestones: vec![3, 6], gamma: 0.5 };
         assert_eq!(stepwise.schedule.unwrap().schedule(10).unwrap(), Schedule::new(curve));
         for (text, words) in [
-            ("fc.*", "write PATTERN:SETTING"),
-            (":lr=1", "write PATTERN:SETTING"),
-            ("a:momentum=0.9", "there is no setting 'momentum=0.9'"),
-            ("a:", "there is no setting ''"),
-            ("a:gamma=0.5,schedule=step", "there is no setting 'gamma=0.5'"),
+            ("fc.*", "expected PATTERN:SETTING"),
+            (":lr=1", "expected PATTERN:SETTING"),
+            ("a:momentum=0.9", "unknown setting 'momentum=0.9'"),
+            ("a:", "unknown setting ''"),
+            ("a:gamma=0.5,schedule=step", "unknown setting 'gamma=0.5'"),
             ("a:schedule=round", "invalid value 'round'"),
-            ("a:schedule=cosine,gamma=0.5", "--gamma has no meaning for --schedule cosine"),
-            ("a:lr=-1", "'lr=-1': a finite number"),
-            ("a:decay=inf", "'decay=inf': a finite number"),
+            ("a:schedule=cosine,gamma=0.5", "--gamma cannot be used with --schedule cosine"),
+            ("a:lr=-1", "'lr=-1': expected a finite number"),
+            ("a:decay=inf", "'decay=inf': expected a finite number"),
         ] {
             let error = group(text).unwrap_err();
             assert!(error.contains(words), "{text}: {error}");

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 
 /// The layer that gets a different number of classes.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Another head")]
+#[command(next_help_heading = "Head replacement")]
 pub struct HeadArguments {
     /// Change the number of classes of a layer and initialise its weights at random: a MatMul, Gemm or ungrouped Conv, named by its node,
     /// output or weight

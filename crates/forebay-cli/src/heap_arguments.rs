@@ -50,7 +50,7 @@ impl HeapArguments {
 pub fn byte_count(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(MemorySize::Bytes(bytes)) => Ok(bytes),
-        Ok(MemorySize::Percent(_)) => Err("a share of what? write a size like 8MiB".to_owned()),
+        Ok(MemorySize::Percent(_)) => Err("expected a size such as 8MiB, not a percentage".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -68,6 +68,6 @@ fn switch(variable: &str, text: &str) -> Result<bool, String> {
     match text {
         "0" => Ok(false),
         "1" => Ok(true),
-        _ => Err(format!("the variable {variable} is 0 or 1")),
+        _ => Err(format!("the variable {variable} must be 0 or 1")),
     }
 }

@@ -87,7 +87,7 @@ impl Keeper {
             write(folder)?;
             self.kept = Some(step);
             if let Some(Err(error)) = self.last.map(|count| folder.keep_last(count)) {
-                output::complain(&format!("warning: {error}; the checkpoint itself is whole"));
+                output::complain(&format!("warning: {error}; the checkpoint itself is intact"));
             }
         }
         Ok(())
@@ -97,9 +97,9 @@ impl Keeper {
     pub fn what_is_safe(&self) -> String {
         let Some(folder) = self.folder() else { return "there is no checkpoint".to_owned() };
         match self.kept {
-            Some(step) => format!("the checkpoint of step {step} in {} is whole", folder.display()),
+            Some(step) => format!("the checkpoint of step {step} in {} is intact", folder.display()),
             None if Checkpoint::written_at(folder).is_some() => {
-                format!("the checkpoint that was in {} before is whole", folder.display())
+                format!("the earlier checkpoint in {} is intact", folder.display())
             }
             None => format!("there is no checkpoint in {} yet", folder.display()),
         }
@@ -114,7 +114,7 @@ impl Keeper {
         let mut last = Failure::Failed("there is no folder for a checkpoint".to_owned());
         for folder in &self.elsewhere {
             if Checkpoint::written_at(folder).is_some_and(|written| written >= self.started) {
-                output::complain(&format!("note: {} has the checkpoint of another run", folder.display()));
+                output::complain(&format!("note: {} contains the checkpoint of another run", folder.display()));
                 continue;
             }
             match CheckpointFolder::lock(folder).and_then(|folder| write(&folder)) {
@@ -151,15 +151,15 @@ fn next_uses(folders: &[PathBuf]) -> Option<String> {
     let (usual, others) = folders.split_first()?;
     let reason = files::check_folder(usual).err()?;
     let usual = usual.display();
-    let way_out = "--checkpoint names another folder";
+    let way_out = "use --checkpoint to choose another folder";
     Some(match others.iter().find(|folder| files::check_folder(folder).is_ok()) {
         Some(other) => format!(
-            "note: ./{usual} cannot be written ({reason}): Ctrl-C would leave the checkpoint in {} ({way_out})",
+            "note: cannot write to ./{usual} ({reason}); Ctrl-C would leave the checkpoint in {} ({way_out})",
             other.display()
         ),
         None => format!(
-            "warning: Ctrl-C would lose everything: there is no room for a checkpoint in ./{usual} ({reason}) or any \
-             folder for temporary files ({way_out})"
+            "warning: Ctrl-C would lose everything: cannot write a checkpoint to ./{usual} ({reason}) or to any folder for \
+             temporary files ({way_out})"
         ),
     })
 }

@@ -12,8 +12,8 @@ use crate::output;
 pub fn tell_of_budget(device: &DeviceArguments, excludes_process: bool) {
     if let Some(size) = device.device_memory.filter(|_| excludes_process) {
         output::complain(&format!(
-            "note: the whole process cannot stay within --device-memory {size}, so that bounds tensors alone: what does not fit is \
-             copied to the rest of the memory and back, as with --simulate-device (--memory-limit bounds the process)"
+            "note: the whole process cannot stay within --device-memory {size}, so this limits only tensors: what does not fit is \
+             copied to the rest of the memory and back, as with --simulate-device (use --memory-limit to limit the process)"
         ));
     }
 }
@@ -42,7 +42,7 @@ pub fn tell_of_validation(
     };
     if let Err(error) = planned {
         let is_whole = arguments.reading.validate_by == Some(ValidateBy::Whole) && arguments.pad_to.is_none();
-        let way_out = if is_whole { " (--pad-to 16 puts zeros around volumes up to a multiple of 16)" } else { "" };
+        let way_out = if is_whole { " (--pad-to 16 pads volumes with zeros to a multiple of 16)" } else { "" };
         output::complain(&format!("warning: validation on {data} will fail after training: {error}{way_out}"));
     }
 }
@@ -52,8 +52,8 @@ pub fn tell_of_limit(limit: Option<ProcessLimit>) {
     if let Some(ProcessLimit { bytes, unlimited_bytes, .. }) = limit.filter(|limit| limit.chosen) {
         let (needed, free) = (format_bytes(unlimited_bytes), format_bytes(bytes));
         output::complain(&format!(
-            "note: this would take {needed} of memory, and {free} are free for it: that is the memory limit \
-             (--memory-limit sets another one, --memory-limit none leaves it out)"
+            "note: this would take {needed} of memory, but only {free} is available, which becomes the memory limit \
+             (--memory-limit sets another one, --memory-limit none removes it)"
         ));
     }
 }

@@ -93,7 +93,7 @@ impl LogFile {
         if let Err(error) = writeln!(self.file, "{text}").and_then(|()| self.file.flush()) {
             self.is_broken = true;
             let failure = output::refused(&self.path, &error);
-            output::complain(&format!("warning: {failure}; training goes on without it"));
+            output::complain(&format!("warning: {failure}; training continues without it"));
         }
     }
 }
@@ -150,11 +150,11 @@ fn cell(value: Option<&Value>) -> String {
 
 /// Returns the lines of an earlier record up to a step.
 fn kept(path: &Path, columns: Option<&str>, done: u64) -> Result<Vec<String>, Failure> {
-    let refuse = |reason: String| Failure::Failed(format!("cannot go on with {}: {reason}", path.display()));
+    let refuse = |reason: String| Failure::Failed(format!("cannot continue {}: {reason}", path.display()));
     let text = forebay_limits::read_text(path, EARLIER_BYTES_MAX).map_err(|error| refuse(error.to_string()))?;
     let mut lines = text.lines();
     if columns.is_some_and(|columns| lines.next().is_some_and(|header| header != columns)) {
-        return Err(refuse("its columns are not those of this run's record (--log names another file)".to_owned()));
+        return Err(refuse("its columns differ from those of this run (use --log to choose another file)".to_owned()));
     }
     let step_of = |line: &str| match columns {
         None => serde_json::from_str::<Value>(line).ok()?.get("step")?.as_u64(),

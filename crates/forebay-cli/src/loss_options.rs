@@ -99,7 +99,7 @@ pub fn loss(arguments: &LossFlags) -> Result<Loss, Failure> {
         }
         LossKind::Cosine => {
             if given.margin.is_some() && given.pair_output.is_none() {
-                return Err(Failure::Usage("--margin has a meaning only with --pair-output".to_owned()));
+                return Err(Failure::Usage("--margin only applies with --pair-output".to_owned()));
             }
             let (margin, other_output) = (given.margin.unwrap_or(0.0), given.pair_output.clone());
             Loss::CosineEmbedding { axis: class_axis, margin, other_output }
@@ -116,7 +116,7 @@ pub fn loss(arguments: &LossFlags) -> Result<Loss, Failure> {
             let (dice_weight, cross_entropy_weight) = match *given.parts.as_slice() {
                 [] => (1.0, 1.0),
                 [dice, cross_entropy] => (dice, cross_entropy),
-                _ => return Err(Failure::Usage("--parts takes two factors, as 1,0.5".to_owned())),
+                _ => return Err(Failure::Usage("--parts requires two factors, such as 1,0.5".to_owned())),
             };
             Loss::DiceCrossEntropy { region: region(arguments), dice_weight, cross_entropy_weight }
         }
@@ -127,7 +127,7 @@ pub fn loss(arguments: &LossFlags) -> Result<Loss, Failure> {
         },
         LossKind::Ctc => {
             let Some(label_length) = given.label_length else {
-                let reason = "--loss ctc needs --label-length, the most labels that a sample has".to_owned();
+                let reason = "--loss ctc requires --label-length, the maximum number of labels of a sample".to_owned();
                 return Err(Failure::Usage(reason));
             };
             let mut options = Ctc::new(label_length);
@@ -202,7 +202,7 @@ fn refuse_foreign(arguments: &LossFlags) -> Result<(), Failure> {
         Some((_, flag, kinds)) => {
             let kinds: Vec<String> = kinds.iter().map(name).collect();
             let (loss, kinds) = (name(&arguments.loss), kinds.join(", "));
-            Err(Failure::Usage(format!("{flag} has no meaning for --loss {loss}; it is a flag of {kinds}")))
+            Err(Failure::Usage(format!("{flag} cannot be used with --loss {loss}; it only applies to {kinds}")))
         }
         None => Ok(()),
     }
@@ -224,7 +224,7 @@ mod tests {
         for (text, words) in [
             ("depth", "write OUTPUT LOSS"),
             ("depth metre", "invalid value 'metre'"),
-            ("depth mse delta=1", "--delta has no meaning for --loss mse"),
+            ("depth mse delta=1", "--delta cannot be used with --loss mse"),
             ("depth mse weight=-1", "weight"),
             ("balance output labels=y", "has no labels"),
         ] {

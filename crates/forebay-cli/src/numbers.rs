@@ -7,7 +7,7 @@
 pub fn number(text: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
         Ok(number) if number.is_finite() => Ok(number),
-        Ok(_) => Err("a finite number is needed".to_owned()),
+        Ok(_) => Err("expected a finite number".to_owned()),
         Err(_) => Err("not a number".to_owned()),
     }
 }
@@ -19,7 +19,7 @@ pub fn number(text: &str) -> Result<f32, String> {
 pub fn not_negative(text: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
         Ok(number) if number >= 0.0 && number.is_finite() => Ok(number),
-        Ok(_) => Err("a finite number of at least 0 is needed".to_owned()),
+        Ok(_) => Err("expected a finite number of at least 0".to_owned()),
         Err(_) => Err("not a number".to_owned()),
     }
 }
@@ -29,5 +29,5 @@ pub fn not_negative(text: &str) -> Result<f32, String> {
 /// # Errors
 /// Fails if the text is not such a number.
 pub fn below_one(text: &str) -> Result<f32, String> {
-    not_negative(text).and_then(|number| if number < 1.0 { Ok(number) } else { Err("it must be below 1".to_owned()) })
+    not_negative(text).and_then(|number| if number < 1.0 { Ok(number) } else { Err("must be below 1".to_owned()) })
 }

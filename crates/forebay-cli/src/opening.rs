@@ -52,12 +52,12 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     arguments.schedule.schedule(1)?;
     let shard = arguments.shard;
     if shard == Some(ShardKind::Parameters) && arguments.records.histogram_steps(Shown::Parameters).is_some() {
-        let reason = "no process has all of a parameter for --histograms-every; --shard gradients leaves them whole, and \
-                      --histograms gradients shows gradients alone";
+        let reason = "--histograms-every needs whole parameters, which no process has; use --shard gradients, which keeps \
+                      them whole, or --histograms gradients, which shows only gradients";
         return Err(Failure::Usage(format!("--shard parameters: {reason}")));
     }
     if shard.is_some() && processes.group().is_none() {
-        output::complain("note: --shard changes nothing: this process is alone");
+        output::complain("note: --shard has no effect: this is the only process");
     }
     let checkpoint = arguments.resume.as_ref().map(Checkpoint::read).transpose()?;
     let position = checkpoint.as_ref().map(|checkpoint| &checkpoint.position);
@@ -115,12 +115,12 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     warn_of_unknown_costs(trainer.unknown_costs());
     if let Some(reason) = trainer.parts_apart() {
         let reason = match reason {
-            PartsApart::BatchStatistics => "batch normalisation takes the statistics of each part",
-            PartsApart::BatchSize => "the model does not take a larger batch than it says",
+            PartsApart::BatchStatistics => "batch normalisation uses the statistics of each part",
+            PartsApart::BatchSize => "the model does not accept a larger batch than it states",
         };
         output::complain(&format!(
-            "note: --accumulate: {reason}, so the parts of a batch are batches of their own, and their losses are averaged; the \
-             result is not that of one large batch"
+            "note: --accumulate: {reason}, so the parts of a batch are separate batches, and their losses are averaged; the \
+             result differs from that of one large batch"
         ));
     }
     let mut data = feeding::open(&trainer, arguments)?;
@@ -145,7 +145,7 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     if sample_count < batch_size {
         output::complain(&format!(
             "note: {} has {sample_count} samples, fewer than a batch of {batch_size}: each step trains on {sample_count}, \
-             with a plan of its own",
+             with a separate plan",
             arguments.data
         ));
     }
@@ -173,8 +173,8 @@ fn soft_loss(loss: &Loss) -> Result<Loss, Failure> {
     if loss.class_axis().is_none() {
         return Ok(loss.clone());
     }
-    let reason = "--augment mixup and cutmix mix labels: classes become probabilities. Of the losses of classes, only softmax-cross-entropy takes \
-                  these, and only without --ignore-index";
+    let reason = "--augment mixup and cutmix mix labels, which turns classes into probabilities; of the losses for classes, only \
+                  softmax-cross-entropy accepts these, and only without --ignore-index";
     loss.soft().ok_or_else(|| Failure::Usage(reason.to_owned()))
 }
 
@@ -185,7 +185,7 @@ fn soft_loss(loss: &Loss) -> Result<Loss, Failure> {
 pub fn steps(arguments: &TrainArguments, steps_per_epoch: u64) -> Result<u64, Failure> {
     let epochs = arguments.epochs.unwrap_or(1);
     let steps = arguments.steps.or_else(|| epochs.checked_mul(steps_per_epoch));
-    steps.ok_or_else(|| Failure::Usage(format!("{epochs} epochs are too many steps to count")))
+    steps.ok_or_else(|| Failure::Usage(format!("the number of steps in {epochs} epochs is too large")))
 }
 
 /// Describes the contents of a data set in one line.
@@ -196,7 +196,7 @@ pub fn found(name: &str, data: &DataSet) -> Result<String, Failure> {
     let found = data.description()?;
     let (size, held) = (format_bytes(found.size_bytes), format_bytes(found.held_bytes));
     let reading = match found.held_bytes {
-        0 => "read when they are needed".to_owned(),
+        0 => "read when needed".to_owned(),
         _ => format!("{held} of it in memory"),
     };
     let (samples, kind, tensors) = (found.samples, found.kind, found.tensors.join(", "));

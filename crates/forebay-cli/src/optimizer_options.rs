@@ -104,12 +104,12 @@ fn refuse_foreign(arguments: &TrainingArguments) -> Result<(), Failure> {
         let what = if matches!(kind, Adam | Adamw | Adam8bit | Adamw8bit) {
             "Adam, which has --beta1".to_owned()
         } else {
-            name
+            format!("--optimizer {name}")
         };
-        return Err(Failure::Usage(format!("--momentum has no meaning for {what}")));
+        return Err(Failure::Usage(format!("--momentum cannot be used with {what}")));
     }
     match flags.iter().find(|(is_given, _, kinds)| *is_given && !kinds.contains(&kind)) {
-        Some((_, flag, _)) => Err(Failure::Usage(format!("{flag} has no meaning for --optimizer {name}"))),
+        Some((_, flag, _)) => Err(Failure::Usage(format!("{flag} cannot be used with --optimizer {name}"))),
         None => Ok(()),
     }
 }

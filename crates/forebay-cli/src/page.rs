@@ -88,7 +88,7 @@ impl Page<'_> {
         self.memory
             .into_iter()
             .for_each(|picture| section("Memory over a step", format!("<div class=\"memory\">{picture}</div>")));
-        section("What was asked for", format!("<pre>{}</pre>", html(self.configuration)));
+        section("Configuration", format!("<pre>{}</pre>", html(self.configuration)));
         let rows = self
             .machine()
             .into_iter()
@@ -146,7 +146,7 @@ impl Page<'_> {
                     format!("{name}: {description}")
                 }),
             ),
-            ("processor", format!("{}, {threads} threads", cpu.unwrap_or_else(|| "not known".to_owned()))),
+            ("processor", format!("{}, {threads} threads", cpu.unwrap_or_else(|| "unknown".to_owned()))),
             ("system", format!("Linux {}", read("/proc/sys/kernel/osrelease").trim())),
             ("Forebay", env!("CARGO_PKG_VERSION").to_owned()),
         ]

@@ -24,7 +24,8 @@ pub fn place(arguments: &PlaceArguments) -> Result<(), Failure> {
     let capacity_bytes = match arguments.capacity {
         Some(MemorySize::Bytes(bytes)) => Some(bytes),
         Some(MemorySize::Percent(_)) => {
-            return Err(Failure::Usage("--capacity takes bytes or a size such as 1MiB, not a share".to_owned()));
+            let reason = "--capacity must be a number of bytes or a size such as 1MiB, not a percentage";
+            return Err(Failure::Usage(reason.to_owned()));
         }
         None => None,
     };
@@ -39,7 +40,8 @@ pub fn place(arguments: &PlaceArguments) -> Result<(), Failure> {
     let found = find_placement(&table.items, capacity_bytes, Effort::THOROUGH);
     let seconds = started.elapsed().as_secs_f64();
     let placement = found.map_err(|error| Failure::Failed(format!("{name}: {}", refusal(&error))))?;
-    verify(&table.items, &placement).map_err(|fault| Failure::Failed(format!("{name}: a wrong placement: {fault}")))?;
+    verify(&table.items, &placement)
+        .map_err(|fault| Failure::Failed(format!("{name}: the placement is invalid: {fault}")))?;
     if let Some(path) = &arguments.output {
         output::write(path, &table.with_offsets(&placement.offsets))?;
     }
@@ -55,9 +57,9 @@ pub fn place(arguments: &PlaceArguments) -> Result<(), Failure> {
 /// Explains why there is no placement, with a remedy.
 fn refusal(error: &PlacementError) -> String {
     match error {
-        PlacementError::Load { load_bytes, .. } => format!("{error}; --capacity {load_bytes} is the least"),
+        PlacementError::Load { load_bytes, .. } => format!("{error}; --capacity must be at least {load_bytes}"),
         PlacementError::Search { .. } => {
-            format!("{error}; there may be a lower one, and without --capacity the lowest found is printed")
+            format!("{error}; a lower placement may exist; without --capacity, the lowest one found is printed")
         }
         PlacementError::Fixed(_) | PlacementError::TooLarge { .. } => error.to_string(),
     }

@@ -27,8 +27,8 @@ use crate::training_options::training_options;
 /// Fails if the model cannot run as specified, or if budgets are too small.
 pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
     if arguments.device.memory != MemoryKind::Planned {
-        let reason = "only --memory planned has a plan; in the other modes what moves is decided while steps run, and `train` \
-                      and `run` report it";
+        let reason = "only --memory planned has a plan; the other modes decide on moves while steps run, and `train` and `run` \
+                      report them";
         return Err(Failure::Usage(reason.to_owned()));
     }
     if let Some(path) = &arguments.memory_svg {
@@ -119,19 +119,19 @@ fn no_plan(session: &Session) -> Failure {
     });
     let open: BTreeSet<String> = open.collect();
     if open.is_empty() {
-        let reason = "what the model computes depends on values of its inputs, or there is nothing to compute: plans are made \
-                      when it runs";
+        let reason = "the model computes nothing, or what it computes depends on the values of its inputs; its plans are \
+                      made when it runs";
         return Failure::Failed(reason.to_string());
     }
     let flags: Vec<String> = open.iter().map(|name| format!("--size {name}=N")).collect();
-    Failure::Usage(format!("the model leaves sizes open: give them with {}", flags.join(" ")))
+    Failure::Usage(format!("the model leaves sizes open; set them with {}", flags.join(" ")))
 }
 
 /// Warns that some durations of a plan are estimates although costs were given.
 pub fn warn_of_unknown_costs(unknown: Option<&Unknown>) {
     if let Some(Unknown { count, launches, first }) = unknown {
         output::complain(&format!(
-            "warning: --costs says nothing of {count} of {launches} launches ('{first}' is the first); they are estimated"
+            "warning: --costs has no durations for {count} of {launches} launches (the first is '{first}'); they are estimated"
         ));
     }
 }
@@ -148,9 +148,7 @@ fn verdict(machine: &MachineDescription, statistics: &Statistics) -> [String; 2]
             "what fits         everything at once".to_owned()
         } else {
             let percent = 100.0 * share;
-            format!(
-                "what fits         {percent:.0} % at once; moving the rest takes {slower:.2} times as long as if all did"
-            )
+            format!("what fits         {percent:.0} % at once; moving the rest makes a step {slower:.2} times as long")
         },
     ]
 }

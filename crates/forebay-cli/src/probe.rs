@@ -28,7 +28,7 @@ pub fn probe(arguments: &ProbeArguments) -> Result<(), Failure> {
     (options.chunk_bytes, options.chunk_count) = (chunk_bytes, chunk_count);
     let findings = forebay::probe(&options)?;
     let title = format!(
-        "device {}, policy {}: {chunk_count} chunks of {} fill it, one more is made",
+        "device {}, policy {}: {chunk_count} chunks of {} fill it, then one more is allocated",
         arguments.device,
         policy_name(arguments.policy),
         format_bytes(chunk_bytes)
@@ -103,7 +103,7 @@ fn lines(findings: &[Finding]) -> Vec<String> {
         }
         lines.push(line);
     }
-    lines.push("* was evicted".to_owned());
+    lines.push("* evicted".to_owned());
     let mut different: Vec<String> = findings
         .iter()
         .filter(|finding| !finding.is_as_measured())
@@ -112,9 +112,9 @@ fn lines(findings: &[Finding]) -> Vec<String> {
     // Action 10 appears twice.
     different.dedup();
     lines.push(match different.len() {
-        0 => "every action as the paper measured".to_owned(),
-        1 => format!("as the paper measured, but for action {}", different[0]),
-        _ => format!("as the paper measured, but for actions {}", different.join(", ")),
+        0 => "every action matches the paper".to_owned(),
+        1 => format!("all actions match the paper, except action {}", different[0]),
+        _ => format!("all actions match the paper, except actions {}", different.join(", ")),
     });
     lines
 }

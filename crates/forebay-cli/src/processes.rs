@@ -156,12 +156,12 @@ impl Processes {
             others_call: false,
         };
         let communicator = forebay_mpi::connect(&options)
-            .map_err(|error| Failure::Failed(format!("{error} (--mpi off computes with this process alone)")))?;
+            .map_err(|error| Failure::Failed(format!("{error}; --mpi off runs this process alone")))?;
         let group = ProcessGroup::new(communicator);
         if let Some(launched) = launched.filter(|launched| launched.processes != group.size()) {
             return Err(Failure::Failed(format!(
-                "the launcher started {} processes, and the library of MPI knows of {}: it is not the launcher's own (name that in \
-                 FOREBAY_MPI_LIBRARY)",
+                "the launcher started {} processes, but the MPI library reports {}; this library is not the launcher's (name \
+                 the launcher's in FOREBAY_MPI_LIBRARY)",
                 launched.processes,
                 group.size()
             )));
@@ -240,7 +240,7 @@ impl Processes {
                     None => format!("has no {key}"),
                 };
                 return Err(Failure::Failed(format!(
-                    "process {rank} of {size} {}, process 0 {}; all processes must do the same",
+                    "process {rank} of {size} {}, but process 0 {}; all processes must agree",
                     has(facts),
                     has(first)
                 )));
@@ -288,7 +288,7 @@ pub fn facts_of(configuration: &str, model: &Path) -> Result<BTreeMap<String, St
         decide.map(|(key, value)| (format!("--{key}"), value.to_owned())).collect();
     let digest = digest(model).map_err(|error| Failure::Failed(format!("cannot read {}: {error}", model.display())))?;
     facts.insert("model".to_owned(), format!("{} (digest {digest})", model.display()));
-    facts.insert("version of Forebay".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+    facts.insert("Forebay version".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
     Ok(facts)
 }
 

@@ -111,7 +111,7 @@ impl Records {
                 Ok(png) => png.iter().for_each(|png| events.picture(step, &format!("validation/{name}"), png)),
                 Err(error) => {
                     self.predictions = None;
-                    return output::complain(&format!("warning: --show-predictions: {error}; nothing is drawn"));
+                    return output::complain(&format!("warning: --show-predictions draws nothing: {error}"));
                 }
             }
         }

@@ -40,8 +40,8 @@ pub fn replay(arguments: &ReplayArguments) -> Result<(), Failure> {
     let mut show = |progress: Progress| {
         if started.elapsed() > PATIENCE {
             let over_ideal = progress.step_ns as f64 / workload.ideal_ns().max(1) as f64;
-            let found = if progress.found { "a schedule" } else { "no schedule yet" };
-            output::complain(&format!("planning, round {}: {found} at {over_ideal:.6} of ideal", progress.round));
+            let found = if progress.found { "found a schedule" } else { "no schedule yet" };
+            output::complain(&format!("planning, round {}: {found}, {over_ideal:.6} x ideal", progress.round));
         }
     };
     let replayed =
@@ -87,7 +87,7 @@ fn lines(arguments: &ReplayArguments, workload: &Workload, replay: &Replay) -> V
     match &replay.lru {
         _ if arguments.policy == PolicyOfReplay::Lru => {}
         Some(lru) => lines.push(time("demand LRU", lru.step_ns)),
-        None => lines.push("demand LRU        does not repeat itself from step to step".to_owned()),
+        None => lines.push("demand LRU        does not repeat from step to step".to_owned()),
     }
     let machine = &workload.machine;
     let traffic =

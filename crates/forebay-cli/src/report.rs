@@ -181,16 +181,13 @@ impl Report<'_> {
         }
         let skipped = self.steps.iter().filter(|step| step.skipped).count();
         if skipped > 0 {
-            line("left out", format!("the updates of {skipped} steps, whose loss or gradients were not finite"));
+            line("skipped", format!("the updates of {skipped} steps, whose loss or gradients were not finite"));
         }
         let budget = statistics.device_budget_bytes.map_or_else(|| "none".to_owned(), format_bytes);
         match self.limit {
             Some(ProcessLimit { bytes, unlimited_bytes, .. }) => {
                 let [limit, unlimited] = [bytes, unlimited_bytes].map(format_bytes);
-                line(
-                    "memory limit",
-                    format!("{limit} for the whole process ({unlimited} without a limit, as planned)"),
-                );
+                line("memory limit", format!("{limit} for the whole process (predicted without a limit: {unlimited})"));
             }
             None => {
                 line("budget", format!("{budget} (least possible: {})", format_bytes(statistics.minimum_budget_bytes)))
@@ -214,7 +211,7 @@ impl Report<'_> {
         if statistics.model_files_bytes > 0 {
             let stay = format_bytes(statistics.model_files_bytes);
             let read = format_bytes(statistics.bytes_from_model_files);
-            line("in model's files", format!("{stay} of weights; {read} read there per step"));
+            line("in model's files", format!("{stay} of weights; {read} read from there per step"));
         }
         if statistics.host_updates > 0 {
             let updates = statistics.host_updates;
@@ -228,7 +225,7 @@ impl Report<'_> {
             if names.len() > HOST_OPERATORS_NAMED {
                 let others = names.len() - HOST_OPERATORS_NAMED;
                 names.truncate(HOST_OPERATORS_NAMED);
-                names.push(format!("{others} others"));
+                names.push(format!("{others} more"));
             }
             let names = if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
             line(
@@ -238,13 +235,13 @@ impl Report<'_> {
         }
         if let Some(explanation) = self.explanation.as_ref().filter(|explanation| explanation.repeats > 0) {
             let (repeats, seconds) = (explanation.repeats, explanation.repeated_seconds);
-            line("recomputed", format!("{repeats} launches per step, in {seconds:.3} s as predicted"));
+            line("recomputed", format!("{repeats} launches per step, predicted to take {seconds:.3} s"));
         }
         if !moves.is_empty() {
             let [faults, evictions, prefetches] = ["faults", "evictions", "prefetches"].map(|key| moves[key]);
             line("managed memory", format!("{faults} faults, {evictions} evictions, {prefetches} prefetches per step"));
             let (stalls, seconds) = (moves["memory_stalls"], moves["memory_stall_seconds"]);
-            line("", format!("the host waited {stalls} times to move something, {seconds:.3} s in all"));
+            line("", format!("the host waited {stalls} times to move units, {seconds:.3} s in all"));
         }
         let (barriers, waits) = (statistics.barriers, statistics.waits);
         let both = barriers + waits;
@@ -262,7 +259,7 @@ impl Report<'_> {
             let late = median(self.steps.iter().map(|step| step.times.late_copies as f64)).unwrap_or_default();
             if late > 0.0 {
                 let seconds = median(self.steps.iter().map(|step| step.times.late_seconds)).unwrap_or_default();
-                line("late copies", format!("{late:.0} per step (median), kernels waited {seconds:.3} s for them"));
+                line("late copies", format!("{late:.0} per step (median); kernels waited {seconds:.3} s for them"));
             }
         }
         if let Some(explanation) = &self.explanation {

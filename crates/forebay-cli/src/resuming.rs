@@ -15,18 +15,18 @@ pub fn check_data(arguments: &TrainArguments, data: &DataSet, position: &Value) 
     let is_allowed = arguments.data_changed == DataChangedKind::Ok;
     let differs = |reason: String| match is_allowed {
         true => {
-            output::complain(&format!("warning: {reason}; training goes on as --data-changed ok asks"));
+            output::complain(&format!("warning: {reason}; training continues because of --data-changed ok"));
             Ok(())
         }
-        false => Err(Failure::Failed(format!("{reason} (--data-changed ok goes on all the same)"))),
+        false => Err(Failure::Failed(format!("{reason} (--data-changed ok continues anyway)"))),
     };
     let name = &arguments.data;
     let earlier = position.get("data").and_then(Value::as_str).unwrap_or("other data");
     let (now, then) = (data.sample_count(), position.get("samples").and_then(Value::as_u64));
     if let Some(then) = then.filter(|&then| then != now) {
         differs(format!(
-            "{name} has {now} samples, {earlier}, which the checkpoint was trained on, had {then}; its position in the \
-             data has no meaning here"
+            "{name} has {now} samples, but {earlier}, which the checkpoint was trained on, had {then}; the checkpoint's \
+             position in the data does not apply"
         ))?;
     }
     // Checkpoints of earlier versions have no digest.
@@ -34,8 +34,8 @@ pub fn check_data(arguments: &TrainArguments, data: &DataSet, position: &Value) 
     let now = data.digest()?;
     if now != then && data.sample_count() == position.get("samples").and_then(Value::as_u64).unwrap_or_default() {
         differs(format!(
-            "the content of {name} is not what the checkpoint was trained on: its digest is {now}, that of {earlier} was \
-             {then}"
+            "the content of {name} is not what the checkpoint was trained on: its digest is {now}, but that of {earlier} \
+             was {then}"
         ))?;
     }
     Ok(Some(now))
@@ -78,7 +78,7 @@ pub fn check_batches(arguments: &TrainArguments, position: &Value) -> Result<(),
         if *then != now[key] {
             let then = if then.is_null() { "without it".to_owned() } else { format!("with {flag} {then}") };
             return Err(Failure::Usage(format!(
-                "{flag}: the checkpoint was made {then}, and its position has no meaning otherwise"
+                "{flag}: the checkpoint was made {then}, and its position does not apply otherwise"
             )));
         }
     }

@@ -100,8 +100,9 @@ impl Prepared {
         }
         let model = Model::from_file(&arguments.model)?;
         if let Some(info) = model.inputs().into_iter().chain(model.outputs()).find(|info| info.structure.is_some()) {
-            let reason =
-                format!("'{info}' is no tensor, and files hold tensors alone: use the library's Session::run_values");
+            let reason = format!(
+                "'{info}' is not a tensor, and files can only hold tensors; use the library's Session::run_values"
+            );
             return Err(Failure::Failed(reason));
         }
         let files = output_dir.map(|folder| output_files(folder, &model)).transpose()?.unwrap_or_default();
@@ -167,7 +168,7 @@ fn write_outputs(folder: &Path, files: &BTreeMap<String, PathBuf>, outputs: &Ten
         if !told && started.elapsed() > PATIENCE {
             told = true;
             let process = process.map_or("another process".to_owned(), |process| format!("process {process}"));
-            output::complain(&format!("waiting for {process}, which writes its outputs into {}", folder.display()));
+            output::complain(&format!("waiting for {process}, which is writing its outputs to {}", folder.display()));
         }
     })
     .map_err(refused)?;

@@ -13,7 +13,7 @@ use crate::report_arguments::{ReportArguments, TraceArguments};
 #[command(after_help = "Examples:
   forebay run model.onnx --input x=x.npy --output-dir results      writes results/NAME.npy for each output
   forebay run model.onnx --inputs inputs.npz --repeat 10           measures ten runs
-  forebay run model.onnx --inputs folder/                          takes folder/NAME.npy for each input
+  forebay run model.onnx --inputs folder/                          reads folder/NAME.npy for each input
   mpirun -n 4 forebay run model.onnx --inputs inputs.npz --output-dir results
                                                                    each of four processes computes a quarter of the batch")]
 pub struct RunArguments {
@@ -58,7 +58,7 @@ fn named_file(text: &str) -> Result<(String, PathBuf), String> {
     // A tensor's name can contain `=`; a file's name rarely does.
     match text.rsplit_once('=') {
         Some((name, file)) if !name.is_empty() && !file.is_empty() => Ok((name.to_owned(), file.into())),
-        _ => Err("write NAME=FILE.npy".to_owned()),
+        _ => Err("expected NAME=FILE.npy".to_owned()),
     }
 }
 

@@ -50,7 +50,8 @@ impl Scaling {
         let mut line = |text: String| lines.push(format!("{:<17} {text}", ""));
         match &self.work {
             None => line(
-                "every process computes all of the step: there are fewer samples in a batch than processes".to_owned(),
+                "every process computes the whole step, because a batch has fewer samples than there are processes"
+                    .to_owned(),
             ),
             Some(SharedWork { exchanges, sent_bytes, whole_launches, shared_launches, .. }) => {
                 let sent = format_bytes(*sent_bytes);
@@ -62,19 +63,19 @@ impl Scaling {
                 }
                 if let Some(first) = whole_launches.first() {
                     let count = whole_launches.len();
-                    line(format!("{count} launches are computed whole by every process ('{first}' is the first)"));
+                    line(format!("every process computes {count} launches in full (the first is '{first}')"));
                 }
             }
         }
         let (seconds, peak) = (self.seconds, format_bytes(self.device_peak_bytes));
-        line(format!("{seconds:.4} s per step as predicted, {peak} on each device"));
+        line(format!("predicted {seconds:.4} s per step, {peak} on each device"));
         match self.speedup() {
             Some(speedup) => line(format!(
-                "{speedup:.2} times as fast as one process, which is {:.0} % of {} times",
+                "{speedup:.2} times as fast as one process, {:.0} % of the ideal {} times",
                 100.0 * speedup / self.processes as f64,
                 self.processes
             )),
-            None => line("one process alone cannot have this step".to_owned()),
+            None => line("one process alone cannot run this step".to_owned()),
         }
         lines
     }

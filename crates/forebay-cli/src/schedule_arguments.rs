@@ -178,7 +178,7 @@ impl ScheduleArguments {
             Some((flag, _, kinds)) => {
                 let kinds: Vec<String> = kinds.iter().map(|&kind| name(kind)).collect();
                 let (now, kinds) = (name(self.schedule), kinds.join(", "));
-                Err(Failure::Usage(format!("{flag} has no meaning for --schedule {now}; it belongs to {kinds}")))
+                Err(Failure::Usage(format!("{flag} cannot be used with --schedule {now}; it only applies to {kinds}")))
             }
             None => Ok(()),
         }
@@ -187,7 +187,7 @@ impl ScheduleArguments {
 
 /// Returns a flag that a schedule requires.
 fn needed<T>(flag: &str, given: Option<T>) -> Result<T, Failure> {
-    given.ok_or_else(|| Failure::Usage(format!("this --schedule needs {flag}")))
+    given.ok_or_else(|| Failure::Usage(format!("this --schedule requires {flag}")))
 }
 
 #[cfg(test)]
@@ -229,11 +229,11 @@ mod tests {
         for (flags, words) in [
             (
                 "--gamma 0.5",
-                "--gamma has no meaning for --schedule constant; it belongs to step, multi-step, exponential",
+                "--gamma cannot be used with --schedule constant; it only applies to step, multi-step, exponential",
             ),
-            ("--schedule cosine --milestones 3", "--milestones has no meaning for --schedule cosine"),
-            ("--schedule step", "needs --step-size"),
-            ("--schedule exponential", "needs --gamma"),
+            ("--schedule cosine --milestones 3", "--milestones cannot be used with --schedule cosine"),
+            ("--schedule step", "requires --step-size"),
+            ("--schedule exponential", "requires --gamma"),
             ("--schedule one-cycle --pct-start 2", "the rising part must lie between 0 and 1, not 2"),
             ("--schedule plateau --plateau-factor 3", "the factor of a plateau"),
         ] {

@@ -80,8 +80,8 @@ impl<'a> SharedSteps<'a> {
         let sent = format_bytes(work.map_or(0, |work| work.sent_bytes));
         let waited = self.all.first().map_or(0.0, |own| own.exchange_stall_seconds);
         let mut lines = vec![format!(
-            "{:<16} {}; this one sent {sent} per step in {} exchanges, under way for {per_step:.3} s per step, {waited:.3} s of it without \
-             a kernel running",
+            "{:<16} {}; this one sent {sent} per step in {} exchanges, which took {per_step:.3} s per step, {waited:.3} s of it \
+             without a kernel running",
             "processes",
             self.all.len(),
             work.map_or(0, |work| work.exchanges),
@@ -99,15 +99,15 @@ impl<'a> SharedSteps<'a> {
         }
         match work {
             None => line(
-                "every process computed all of every step: there are fewer samples in a batch than processes"
+                "every process computed every step in full, because a batch has fewer samples than there are processes"
                     .to_owned(),
             ),
             Some(SharedWork { whole_launches, shared_launches, .. }) if !whole_launches.is_empty() => {
                 let shown: Vec<String> = whole_launches.iter().take(3).map(|name| format!("'{name}'")).collect();
                 let others = whole_launches.len() - shown.len();
-                let others = if others > 0 { format!(", {others} others") } else { String::new() };
+                let others = if others > 0 { format!(", {others} more") } else { String::new() };
                 line(format!(
-                    "{shared_launches} launches are shared out; every process computed all of {}{others}",
+                    "{shared_launches} launches are shared out; every process computed these in full: {}{others}",
                     shown.join(", ")
                 ));
             }

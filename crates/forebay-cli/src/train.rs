@@ -72,12 +72,12 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
         let text = format!("interrupted after step {done} of {steps}; {failures}");
         return Err(match place {
             Some(folder) if failures.is_empty() => {
-                Failure::Interrupted(format!("{text}the checkpoint is in {folder} (go on with --resume {folder})"))
+                Failure::Interrupted(format!("{text}the checkpoint is in {folder} (continue with --resume {folder})"))
             }
             Some(folder) => {
-                Failure::Failed(format!("{text}the checkpoint is in {folder} (go on with --resume {folder})"))
+                Failure::Failed(format!("{text}the checkpoint is in {folder} (continue with --resume {folder})"))
             }
-            None => Failure::Failed(format!("{text}there is no checkpoint of it")),
+            None => Failure::Failed(format!("{text}there is no checkpoint")),
         });
     }
     failures.iter().for_each(|failure| output::complain(&format!("warning: {failure}")));
@@ -128,7 +128,7 @@ fn prepare<'a>(arguments: &'a TrainArguments, processes: &Processes) -> Result<(
 pub fn check_outputs(arguments: &TrainArguments) -> Result<(), Failure> {
     let costs = arguments.costs.as_ref().or(arguments.save_costs.as_ref());
     if costs.is_some() && arguments.device.memory != MemoryKind::Planned {
-        let reason = "--costs and --save-costs have a meaning only for --memory planned: the other modes have no plan";
+        let reason = "--costs and --save-costs only apply to --memory planned; the other modes have no plan";
         return Err(Failure::Usage(reason.to_owned()));
     }
     let files = [
@@ -254,9 +254,9 @@ impl<'a> Run<'a> {
         let mut facts = facts_of(&self.arguments.configuration, &self.arguments.model)?;
         let digest = self.digest.clone().unwrap_or_default();
         facts.insert("data".to_owned(), format!("{} samples (digest {digest})", self.loader.data().sample_count()));
-        let every = self.arguments.records.histogram_steps(Shown::Gradients);
-        let shown = every.map_or("never".to_owned(), |every| format!("after every {every} steps"));
-        facts.insert("histograms of gradients".to_owned(), shown);
+        if let Some(every) = self.arguments.records.histogram_steps(Shown::Gradients) {
+            facts.insert("histograms of gradients".to_owned(), format!("after every {every} steps"));
+        }
         facts.insert("first step".to_owned(), (self.trainer.step_count() + 1).to_string());
         Ok(facts)
     }
@@ -273,7 +273,7 @@ impl<'a> Run<'a> {
             self.arguments.checkpoint.is_some() && self.arguments.resume.as_deref().is_some_and(is_elsewhere);
         if self.arguments.save.is_none() && self.arguments.validation().is_none() && !asks_for_checkpoint {
             return Err(Failure::Usage(format!(
-                "the checkpoint is at step {done}, so there is nothing to do until step {steps}; --steps and --epochs \
+                "the checkpoint is at step {done}, so there is nothing left to do up to step {steps}; --steps and --epochs \
                  count from the beginning (--save writes the model as it is)"
             )));
         }
@@ -325,7 +325,7 @@ impl<'a> Run<'a> {
                 let write = |folder: &CheckpointFolder| self.write_checkpoint(folder, &position);
                 if let Err(failure) = keeper.keep(report.step, write) {
                     let safe = keeper.what_is_safe();
-                    progress.line(&format!("warning: {failure}; training goes on, and {safe}"));
+                    progress.line(&format!("warning: {failure}; training continues, and {safe}"));
                 }
             }
         }
@@ -364,7 +364,8 @@ impl<'a> Run<'a> {
             let position = self.position();
             let written = self.best_folder.iter().try_for_each(|folder| self.write_checkpoint(folder, &position));
             if let Err(error) = written {
-                progress.line(&format!("warning: {error}; training goes on without the checkpoint of the lowest loss"));
+                progress
+                    .line(&format!("warning: {error}; training continues without the checkpoint of the lowest loss"));
             }
         }
         let (worse, patience) = (self.best.worse, records.patience.unwrap_or(u64::MAX));
@@ -372,7 +373,7 @@ impl<'a> Run<'a> {
             let lowest = self
                 .best
                 .best
-                .map_or(String::new(), |(loss, step)| format!(": the lowest was {loss:.6} at step {step}"));
+                .map_or(String::new(), |(loss, step)| format!("; the lowest was {loss:.6} at step {step}"));
             progress.line(&format!("stopped after step {step}: no lower loss in {worse} validations{lowest}"));
         }
         Ok(worse >= patience)
@@ -454,7 +455,7 @@ impl<'a> Run<'a> {
         let (path, text) = (folder.path().join(config_file::FILE_NAME), &self.arguments.configuration);
         let is_there = std::fs::read(&path).is_ok_and(|found| found == text.as_bytes());
         if let Some(failure) = (!is_there).then(|| output::write(&path, text)).and_then(Result::err) {
-            output::complain(&format!("warning: {failure}; the checkpoint itself is whole"));
+            output::complain(&format!("warning: {failure}; the checkpoint itself is intact"));
         }
         Ok(())
     }
@@ -502,7 +503,7 @@ impl<'a> Run<'a> {
         let mut set = self.validation_data.take();
         let outcome = match &mut set {
             Some(set) => self.validate_on(set, data),
-            None => Err(Failure::Usage("there is nothing to validate on".to_owned())),
+            None => Err(Failure::Usage("there is no validation data".to_owned())),
         };
         self.validation_data = set;
         outcome
@@ -558,7 +559,7 @@ impl<'a> Run<'a> {
         });
         // Training is done and saved, so a comparison that does not fit the machine is only reported, not a failure.
         compared.unwrap_or_else(|failure| {
-            output::complain(&format!("note: no comparison with an unlimited run: {failure}"));
+            output::complain(&format!("note: cannot compare with an unlimited run: {failure}"));
             None
         })
     }
@@ -632,15 +633,15 @@ impl<'a> Run<'a> {
         let data = self.loader.data();
         let bad = data.bad_samples();
         if bad.len() > 0 {
-            output::say(&format!("{:<16} {} samples that cannot be read:", "left out", bad.len()));
+            output::say(&format!("{:<16} {} samples that cannot be read:", "skipped", bad.len()));
             bad.for_each(|reason| output::say(&format!("{:<16} {reason}", "")));
         }
         if let Some(Comparison { pairs, seconds, unlimited_seconds, identical }) = comparison {
             let (ratio, losses) = (seconds / unlimited_seconds, if identical { "identical" } else { "DIFFERENT" });
-            let name = "against no limit";
+            let name = "vs. unlimited";
             output::say(&format!(
-                "{name:<16} {seconds:.3} s to {unlimited_seconds:.3} s, {ratio:.2} times ({pairs} steps of each in turn, \
-                 {losses} losses)"
+                "{name:<16} {seconds:.3} s instead of {unlimited_seconds:.3} s, {ratio:.2} times as long ({pairs} steps of \
+                 each, alternating; {losses} losses)"
             ));
         }
         if let Some(validation) = validation {
@@ -679,7 +680,7 @@ fn warn_of_numbers(report: &StepReport, progress: &Progress) {
         Some(norm) => format!("the norm of the gradients of step {step} is {norm}"),
         None => return,
     };
-    let consequence = if *skipped { "; its update is left out" } else { "" };
+    let consequence = if *skipped { "; its update is skipped" } else { "" };
     progress.line(&format!("warning: {what}{consequence}"));
 }
 
@@ -688,11 +689,11 @@ fn replanned(step: u64, replan: &Replan) -> String {
     let Replan { reason, measured_seconds, predicted_seconds, old_seconds, new_seconds, .. } = *replan;
     let why = match reason {
         ReplanReason::FirstStep => "a step was measured",
-        _ => "steps no longer take the time that was predicted",
+        _ => "steps no longer take as long as predicted",
     };
     format!(
-        "a new plan from step {} on: {why} ({measured_seconds:.3} s, predicted {predicted_seconds:.3} s); it promises \
-         {new_seconds:.3} s/step, the old one {old_seconds:.3} s",
+        "new plan from step {}: {why} ({measured_seconds:.3} s, predicted {predicted_seconds:.3} s); it is predicted to \
+         take {new_seconds:.3} s/step instead of {old_seconds:.3} s",
         step + 1
     )
 }

@@ -16,7 +16,8 @@ pub fn tell_of_untrained(model: &Model) -> Result<(), Failure> {
     let (shown, more) = (names.iter().take(3).map(|name| format!("'{name}'")).collect::<Vec<_>>(), names.len() > 3);
     if let Some(count) = std::num::NonZeroUsize::new(names.len()) {
         output::complain(&format!(
-            "note: {count} of the model's floating-point initializers do not train, as they are buffers or numbers of formulas: {}{}",
+            "note: {count} of the model's floating-point initializers are not trained, because they are buffers or constants of \
+             formulas: {}{}",
             shown.join(", "),
             if more { ", ..." } else { "" }
         ));
@@ -25,8 +26,8 @@ pub fn tell_of_untrained(model: &Model) -> Result<(), Failure> {
     if !altered.is_empty() {
         let (shown, more) = (altered.iter().take(3).map(|name| format!("'{name}'")), altered.len() > 3);
         output::complain(&format!(
-            "note: PyTorch's exporter computed with {} of the module's parameters, or left them out: {}{}; they train otherwise than in \
-             the module; torch.onnx.export(..., optimize=False) writes them as they are",
+            "note: PyTorch's exporter computed with {} of the module's parameters, or left them out: {}{}; they train differently than \
+             in the module; torch.onnx.export(..., optimize=False) writes them unchanged",
             altered.len(),
             shown.collect::<Vec<_>>().join(", "),
             if more { ", ..." } else { "" }
@@ -43,8 +44,8 @@ pub fn tell_of_probabilities(model: &Model, arguments: &TrainingArguments) {
     );
     if let Some((output, logits)) = model.logits_behind(arguments.loss_output.as_deref()).filter(|_| takes_logits) {
         output::complain(&format!(
-            "note: '{output}' is probabilities, of which the loss makes probabilities once more: networks then learn slowly; --loss-output \
-             '{logits}' takes the numbers that they are made of"
+            "note: output '{output}' contains probabilities, which the loss converts to probabilities again, so the network learns \
+             slowly; use --loss-output '{logits}' to pass it the logits instead"
         ));
     }
 }

@@ -78,7 +78,7 @@ fn inputs_that_do_not_fit() {
     assert_says(&run("x=nowhere.npy"), &["nowhere.npy"]);
     assert_says(&run(&format!("x={}", folder.write("text.npy", b"not an array"))), &["text.npy", "NumPy"]);
     let archive = folder.archive("other.npz", &[("other", &zeros(2))]);
-    assert_says(&failure(1, &["run", &model, "--inputs", &archive]), &["no array named x", "other"]);
+    assert_says(&failure(1, &["run", &model, "--inputs", &archive]), &["no array named 'x'", "other"]);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_budget_file_that_says_nothing() {
     let missing = folder.text("missing");
     let with = |file: &str| failure(1, &train(&data, &model, &["--steps", "1", "--device-memory-file", file]));
     assert_says(&with(&missing), &["budget file", "missing"]);
-    assert_says(&with(&folder.write("budget", b"much")), &["budget", "'much' is no size of memory"]);
+    assert_says(&with(&folder.write("budget", b"much")), &["budget", "'much' is not a memory size"]);
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn impossible_tiles() {
         ("3KiB", "power of two"),
         ("192KiB", "power of two"),
         ("64MiB", "smaller tiles or larger heaps"),
-        ("2GiB", "the largest is"),
+        ("2GiB", "the maximum is"),
     ] {
         let flags = ["--tile-size", size];
         for arguments in
@@ -214,11 +214,11 @@ fn variables_of_the_environment_without_meaning() {
     let model = digits_model();
     for (variable, text, words) in [
         ("FOREBAY_DEVICE_MEMORY", "much", "--device-memory"),
-        ("FOREBAY_HEAP_SIZE", "50%", "a share of what"),
-        ("FOREBAY_TILE_SIZE", "50%", "a share of what"),
+        ("FOREBAY_HEAP_SIZE", "50%", "not a percentage"),
+        ("FOREBAY_TILE_SIZE", "50%", "not a percentage"),
         ("FOREBAY_TILE_SIZE", "3072", "power of two"),
-        ("FOREBAY_TILED", "no", "FOREBAY_TILED is 0 or 1"),
-        ("FOREBAY_GROWTH", "no", "FOREBAY_GROWTH is 0 or 1"),
+        ("FOREBAY_TILED", "no", "FOREBAY_TILED must be 0 or 1"),
+        ("FOREBAY_GROWTH", "no", "FOREBAY_GROWTH must be 0 or 1"),
     ] {
         let output = forebay(&["plan", &model]).env(variable, text).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();

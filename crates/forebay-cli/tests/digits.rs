@@ -126,9 +126,9 @@ fn a_budget_file_is_followed_while_training_runs() {
     };
     wait_for("step 1/60");
     std::fs::write(&file, "much").unwrap();
-    wait_for("the budget stays as it is");
+    wait_for("the budget is unchanged");
     std::fs::write(&file, "1KiB").unwrap();
-    wait_for("the budget stays as it is");
+    wait_for("the budget is unchanged");
     std::fs::write(&file, "80%").unwrap();
     wait_for("the device budget is");
     wait_for("saved");

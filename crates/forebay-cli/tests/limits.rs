@@ -40,7 +40,7 @@ fn every_small_address_space_is_an_error_or_enough() {
             continue;
         }
         let error = refusal(&output);
-        named += usize::from(error.contains("RLIMIT_AS (ulimit -v), "));
+        named += usize::from(error.contains("(RLIMIT_AS, ulimit -v), "));
         last_words += usize::from(error.contains("out of memory: the system refused "));
     }
     assert!(planned > 0 && named > 0 && last_words > 0, "{planned} planned, {named} named, {last_words} last words");
@@ -50,7 +50,7 @@ fn every_small_address_space_is_an_error_or_enough() {
 fn threads_that_the_system_does_not_give_are_said_to_be_threads() {
     // A thread's stack counts as data, too.
     let output = after("ulimit -d 16000", &["plan", &digits_model(), "--batch-size", "2", "--threads", "2"]);
-    assert_says(&refusal(&output), &["the system did not give 2 threads", "--threads"]);
+    assert_says(&refusal(&output), &["the system refused to provide 2 threads", "--threads"]);
 }
 
 /// An abort for a reason other than memory stays an abort.
@@ -72,7 +72,8 @@ fn device_memory_beyond_the_address_space_names_the_limit() {
     let (unet, data) = (example("brain/unet3d.onnx"), example("brain"));
     let train = ["train", &unet, "--data", &data, "--steps", "1", "--threads", "2", "--no-compare"];
     let error = refusal(&after("ulimit -v 400000", &[&train[..], &["--memory-limit", "none"]].concat()));
-    assert_says(&error, &["RLIMIT_AS (ulimit -v), 390.6 MiB", "would be needed", "--device-memory", "--spill-dir"]);
+    let limit = "of 390.6 MiB are left (RLIMIT_AS, ulimit -v)";
+    assert_says(&error, &[limit, "would be needed", "--device-memory", "--spill-dir"]);
 }
 
 #[test]
@@ -88,8 +89,8 @@ fn a_control_group_is_the_machine() {
         eprintln!("SKIPPED: this machine lets no process into a control group");
         return;
     }
-    let limit = format!("{} 300.0 MiB", group.limit);
-    assert_says(&refusal(&output), &["control group /", &limit, "64.0 MiB of which stay free", "--device-memory"]);
+    let (left, limit) = ("of 300.0 MiB are left (control group /", format!(": {}), ", group.limit));
+    assert_says(&refusal(&output), &[left, &limit, "64.0 MiB of which must stay free", "--device-memory"]);
     // The remedy that the error suggests.
     let spill = Folder::new();
     let (spill_dir, budget) = (spill.text(""), "64MiB");
@@ -99,12 +100,13 @@ fn a_control_group_is_the_machine() {
     // A model and an input that would fill it. They are sparse, so only reading them takes memory.
     let folder = Folder::new();
     File::create(folder.path("large.onnx")).unwrap().set_len(1 << 30).unwrap();
-    assert_says(&refusal(&group.run(&["plan", &folder.text("large.onnx")])), &["large.onnx", "2.0 GiB would", &limit]);
+    let error = refusal(&group.run(&["plan", &folder.text("large.onnx")]));
+    assert_says(&error, &["large.onnx", "2.0 GiB would", left, &limit]);
     let wide = folder.write("wide.onnx", &one_node_model("Relu", "r", &[1 << 28]));
     let input = folder.write("x.npy", &npy_header(1 << 28));
     File::options().write(true).open(&input).unwrap().set_len((1 << 30) + 128).unwrap();
     let error = refusal(&group.run(&["run", &wide, "--input", &format!("x={input}")]));
-    assert_says(&error, &["x.npy", "would be needed", &limit]);
+    assert_says(&error, &["x.npy", "would be needed", left, &limit]);
     let devices = group.run(&["devices"]);
     assert_says(&String::from_utf8_lossy(&devices.stdout), &["300 MiB", group.limit]);
 }
@@ -126,7 +128,7 @@ fn endless_files_end_in_an_error() {
     let pipe = folder.text("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
     let train = ["train", &model, "--data", &data, "--batch-size", "50", "--steps", "1"];
-    let ends = "it does not end there";
+    let ends = "it does not end within the limit of";
     for (arguments, words) in [
         (vec!["plan", &zero], ends),
         (vec!["place", &zero], ends),
@@ -134,11 +136,11 @@ fn endless_files_end_in_an_error() {
         (vec!["plan", &model, "--batch-size", "2", "--machine", &zero], ends),
         (vec!["plan", &model, "--batch-size", "2", "--costs", &zero], ends),
         ([&train[..], &["--resume", &folder.text("checkpoint")]].concat(), ends),
-        ([&train[..], &["--device-memory-file", &zero]].concat(), "no regular file"),
-        ([&train[..], &["--device-memory-file", &pipe]].concat(), "no regular file"),
-        (vec!["train", &model, "--batch-size", "2", "--data", &zero], "no regular file"),
-        (vec!["run", &model, "--input", &format!("x={pipe}")], "no regular file"),
-        (vec!["run", &model, "--inputs", &pipe], "no regular file"),
+        ([&train[..], &["--device-memory-file", &zero]].concat(), "not a regular file"),
+        ([&train[..], &["--device-memory-file", &pipe]].concat(), "not a regular file"),
+        (vec!["train", &model, "--batch-size", "2", "--data", &zero], "not a regular file"),
+        (vec!["run", &model, "--input", &format!("x={pipe}")], "not a regular file"),
+        (vec!["run", &model, "--inputs", &pipe], "not a regular file"),
     ] {
         assert_says(&failure(1, &arguments), &[words]);
     }
@@ -146,7 +148,7 @@ fn endless_files_end_in_an_error() {
     File::create(&huge).unwrap().set_len(1 << 42).unwrap();
     assert_says(&failure(1, &["plan", &huge]), &["huge", "8.0 TiB would be needed"]);
     for arguments in [vec!["place", &huge], vec!["replay", &huge], vec!["plan", &model, "--costs", &huge]] {
-        assert_says(&failure(1, &arguments), &["huge", "it has 4.0 TiB, and at most"]);
+        assert_says(&failure(1, &arguments), &["huge", "it has 4.0 TiB, more than the limit of"]);
     }
 }
 
@@ -159,7 +161,7 @@ fn more_threads_than_help_are_not_made() {
     assert!(output.status.success(), "{warned}");
     assert_says(&said, &["step 1/1"]);
     let count = std::thread::available_parallelism().unwrap().get().max(256);
-    assert_says(&warned, &["warning: --threads 5000", &format!("{count} threads are used")]);
+    assert_says(&warned, &["warning: --threads 5000", &format!("using {count} threads")]);
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn costs_of_one_run_feed_the_plan_of_the_next() {
     // Another batch size has almost nothing in common with it, only small launches on parameters.
     let other = forebay(&["plan", &model, "--train", "--batch-size", "49", "--costs", &costs]).output().unwrap();
     assert!(other.status.success());
-    assert_says(&String::from_utf8_lossy(&other.stderr), &["warning: --costs says nothing of"]);
+    assert_says(&String::from_utf8_lossy(&other.stderr), &["warning: --costs has no durations for"]);
     let unet = example("brain/unet3d.onnx");
     assert_says(&failure(1, &["plan", &unet, "--costs", &costs]), &["another model or batch size"]);
     let text = std::fs::read_to_string(&costs).unwrap();

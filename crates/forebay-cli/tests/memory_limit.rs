@@ -62,15 +62,15 @@ fn steps_that_show_gradients_stay_within_the_limit() {
     assert!(peak_bytes <= limit_bytes, "{peak_bytes} of {limit_bytes} bytes");
     assert_eq!(losses(&limited), losses(&free));
     let error = failure(1, &train(&model, &data, &[&showing[..], &["--simulate-device", "64KiB"]].concat()));
-    assert_says(&error, &["too small", "give at least"]);
+    assert_says(&error, &["too small", "pass at least"]);
 }
 
 #[test]
 fn a_limit_that_cannot_be_met_is_refused_with_the_least_that_can() {
     let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
     let error = failure(1, &train(&model, &data, &["--memory-limit", "40MiB"]));
-    assert_says(&error, &["a memory limit of 40 MiB is too small", "give at least"]);
-    let least = error.split("give at least ").nth(1).unwrap().split(',').next().unwrap();
+    assert_says(&error, &["a memory limit of 40 MiB is too small", "pass at least"]);
+    let least = error.split("pass at least ").nth(1).unwrap().split(',').next().unwrap();
     let limited = json(&train(&model, &data, &["--memory-limit", least]));
     assert!(bytes(&limited, "resident_peak_bytes") <= least.trim_end_matches("KiB").parse::<u64>().unwrap() * 1024);
 }
@@ -79,7 +79,7 @@ fn a_limit_that_cannot_be_met_is_refused_with_the_least_that_can() {
 fn what_recomputation_cannot_do_goes_to_disk_where_that_is_allowed() {
     let (model, data, folder) = (example("brain/unet3d.onnx"), example("brain"), Folder::new());
     let least = failure(1, &train(&model, &data, &["--memory-limit", "40MiB"]));
-    let least = least.split("give at least ").nth(1).unwrap().split("KiB").next().unwrap().parse::<u64>().unwrap();
+    let least = least.split("pass at least ").nth(1).unwrap().split("KiB").next().unwrap().parse::<u64>().unwrap();
     // The named minimum is a limit that was found to work; slightly smaller ones may work, too.
     let limit_bytes = least * 1024 / 4 * 3;
     let limit = format!("{}KiB", limit_bytes / 1024);
@@ -96,7 +96,7 @@ fn a_limit_stands_alone_and_needs_memory_that_is_the_hosts() {
     let output =
         forebay(&["plan", &model, "--train", "--device", "null", "--memory-limit", "300MiB"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_says(&text, &["only where device memory is the host's"]);
+    assert_says(&text, &["only applies if device memory is the host's"]);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_limit_below_what_the_program_itself_takes_says_so() {
     let error = failure(1, &train(&model, &data, &["--memory-limit", "4MiB"]));
     assert_says(&error, &["a memory limit of 4 MiB is too small", "the rest of the process alone takes"]);
     let slow = failure(2, &train(&model, &data, &["--memory-limit", "1GiB", "--link-speed", "1GB"]));
-    assert_says(&slow, &["a link's speed is that of a simulated device"]);
+    assert_says(&slow, &["a link speed only applies to a simulated device"]);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn without_a_flag_a_run_stays_within_what_is_free() {
         return;
     };
     let Some((report, said)) = in_group(&group, &[]) else { return };
-    assert_says(&said, &["note: this would take", "are free for it", "--memory-limit none"]);
+    assert_says(&said, &["note: this would take", "is available, which becomes the", "--memory-limit none"]);
     assert!(bytes(&report, "resident_peak_bytes") < 320 << 20, "{report}");
     assert_eq!((losses(&report), bytes(&report, "bytes_to_device")), (losses(&free), 0));
     // A share of the free memory is a limit like any other.
@@ -191,7 +191,7 @@ fn what_does_not_fit_what_is_free_is_refused_before_the_first_step() {
     }
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{error}");
-    assert_says(&error, &["of memory are free for this process", "it needs at least", "a memory limit of none"]);
+    assert_says(&error, &["of memory is free for this process", "it needs at least", "a memory limit of none"]);
 }
 
 /// The system counts all pages of a run: in a group that may use 5 % more than the limit, nothing is killed.

@@ -252,7 +252,7 @@ fn what_one_process_cannot_do_is_said_once_and_ends_all() {
     };
     let (steps, nowhere) = (["--steps", "3"], "/nowhere/data.npz");
     let error = run([&data, &data], &steps, &["--steps", "3", "--learning-rate", "0.5"]);
-    assert!(error.contains("process 1 of 2 has --learning-rate 0.5, process 0 has no --learning-rate"), "{error}");
+    assert!(error.contains("process 1 of 2 has --learning-rate 0.5, but process 0 has no --learning-rate"), "{error}");
     let error = run([&data, nowhere], &steps, &steps);
     assert!(error.contains("process 1 of 2: ") && error.contains(nowhere), "{error}");
     // All processes fail in the same way, so the error names no process.

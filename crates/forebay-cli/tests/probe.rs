@@ -36,7 +36,7 @@ fn people_get_a_table_and_a_picture() {
     let folder = Folder::new();
     let picture = folder.text("probe.svg");
     let table = success(&[&SMALL[..], &["--svg", &picture]].concat());
-    assert_says(&table, &["policy driver", "6 chunks of 128", "every action as the paper measured", "ms*"]);
+    assert_says(&table, &["policy driver", "6 chunks of 128", "every action matches the paper", "ms*"]);
     let svg = std::fs::read_to_string(picture).unwrap();
     assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
     assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());

@@ -54,7 +54,7 @@ fn a_bound_that_is_too_small_and_packed_arrays_are_refused() {
     let (folder, model) = (Folder::new(), digits_model());
     let [arrays, _] = copies(&folder, 100);
     let error = failure(2, &train(&model, &arrays, &["--steps", "1", "--data-memory", "1KiB"]));
-    assert_says(&error, &["--data-memory 1 KiB is too little", "12.89 KiB"]);
+    assert_says(&error, &["--data-memory 1 KiB is too small", "12.89 KiB"]);
     let (packed, x) = (folder.path("packed.npz"), npy::read(&folder.path("arrays/x.npy")).unwrap());
     npz::write(&packed, &[("x", &x), ("y", &npy::read(&folder.path("arrays/y.npy")).unwrap())], true).unwrap();
     let error = failure(1, &train(&model, packed.to_str().unwrap(), &["--steps", "1", "--data-memory", "40KiB"]));
@@ -102,7 +102,7 @@ fn classes_are_drawn_alike_and_a_run_that_goes_on_draws_the_same() {
     let error = failure(2, &train(&model, &data, &["--steps", "5", "--resume", &checkpoint]));
     assert_says(&error, &["--balance", "the checkpoint was made with"]);
     let error = failure(1, &train(&model, &data, &["--steps", "1", "--balance", "weights"]));
-    assert_says(&error, &["it has no weights of samples", "column `weight`"]);
+    assert_says(&error, &["it has no sample weights", "column `weight`"]);
 }
 
 #[test]
@@ -127,11 +127,11 @@ fn patches_of_volumes_train_and_labels_that_cannot_be_mixed_are_refused() {
     assert!(whole == resumed);
     assert_says(&failure(2, &["train", &model, "--data", &data, "--patch", "8x8x8", "--split", "50/50"]), &["--split"]);
     let error = failure(1, &["train", &model, "--data", &data, "--patch", "8x8x4", "--steps", "1"]);
-    assert_says(&error, &["patches of [8, 8, 4] were asked for, and the model takes [8, 8, 8]"]);
+    assert_says(&error, &["patches of [8, 8, 4] were requested, but the model requires [8, 8, 8]"]);
     let digits = digits_data();
     let digits = ["train", &digits_model(), "--data", &digits, "--batch-size", "9", "--steps", "1"];
     let error = failure(2, &[&digits[..], &["--augment", "mixup:0.2", "--ignore-index", "3"]].concat());
-    assert_says(&error, &["classes become probabilities", "--ignore-index"]);
+    assert_says(&error, &["turns classes into probabilities", "--ignore-index"]);
     assert_says(&failure(2, &[&digits[..], &["--augment", "cutmix:1", "--loss", "focal"]].concat()), &["--augment"]);
 }
 

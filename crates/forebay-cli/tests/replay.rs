@@ -70,7 +70,7 @@ fn what_cannot_be_read_or_does_not_fit() {
     let header = broken("header.jsonl", 1, "{}");
     assert_says(&failure(1, &["replay", &header]), &["header.jsonl", "line 1", "device_memory_bytes"]);
     let tensor = broken("tensor.jsonl", 3, r#"{"tensor":7,"size_bytes":1,"persistent":true}"#);
-    assert_says(&failure(1, &["replay", &tensor]), &["line 3", "tensor 7", "1 is next"]);
+    assert_says(&failure(1, &["replay", &tensor]), &["line 3", "tensor 7", "expected tensor 1"]);
     let kernel = broken(
         "kernel.jsonl",
         6,

@@ -35,7 +35,7 @@ fn a_model_of_language_trains_on_text_and_goes_on_bit_for_bit() {
     let [whole, resumed] = saved.map(|path| std::fs::read(path).unwrap());
     assert!(whole == resumed);
     let flags = ["train", &model, "--data", &data, "--class-axis", "-1", "--steps", "1"];
-    assert_says(&failure(1, &flags), &["a.txt: text needs a tokenizer: --tokenizer"]);
+    assert_says(&failure(1, &flags), &["a.txt: text requires a tokenizer; pass a tokenizer.json with --tokenizer"]);
     let lines = std::fs::read_to_string(testdata("data/text.jsonl")).unwrap().repeat(4);
     std::fs::write(folder.path("lines.jsonl"), lines).unwrap();
     let found = success(&["data", &folder.text("lines.jsonl"), "--tokenizer", &tokenizer, "--end-token", ""]);

@@ -59,7 +59,7 @@ fn a_resumed_run_goes_on_with_its_schedule() {
 #[test]
 fn flags_without_a_meaning_are_refused_before_anything_is_read() {
     for (flags, words) in [
-        (["--schedule", "cosine", "--gamma", "0.1"].as_slice(), "--gamma has no meaning for --schedule cosine"),
+        (["--schedule", "cosine", "--gamma", "0.1"].as_slice(), "--gamma cannot be used with --schedule cosine"),
         (&["--rates", "none.csv"], "none.csv"),
         (&["--schedule", "step"], "--step-size"),
     ] {
@@ -90,7 +90,7 @@ fn limits_groups_and_averages_reach_the_trainer() {
     };
     assert!((validation(&files[0]) - validation(&files[1])).abs() < 1e-6);
     for (flags, words) in [
-        (["--group", "none*:lr=1"].as_slice(), "'none*' names no parameter of a group"),
+        (["--group", "none*:lr=1"].as_slice(), "'none*' matches no parameter for a group"),
         (&["--group", "conv"], "PATTERN:SETTING"),
         (&["--clip-norm", "1", "--clip-value", "1"], "cannot be used with"),
         (&["--save-ema", "x.onnx"], "--ema"),

@@ -64,7 +64,7 @@ fn where_updates_on_the_host_change_nothing_a_note_says_so() {
     let saved = folder.text("saved.onnx");
     let output = forebay(&train(&model, &data, &saved, &["--steps", "1", "--updates", "host"])).output().unwrap();
     let (_, notes) = texts(&output);
-    assert_says(&notes, &["--updates host changes nothing"]);
+    assert_says(&notes, &["--updates host has no effect"]);
     let managed = ["--steps", "1", "--updates", "host", "--memory", "automatic"];
     assert_says(&failure(2, &train(&model, &data, &saved, &managed)), &["--updates host", "--memory"]);
     assert_says(&failure(2, &train(&model, &data, &saved, &["--updates", "disk"])), &["device, host"]);

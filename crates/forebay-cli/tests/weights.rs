@@ -166,12 +166,12 @@ fn weights_that_are_not_there_are_named() {
     let error = failure(1, &["plan", &model]);
     assert_says(
         &error,
-        &["weights.bin", "tensor 'w1' lies at bytes 16384 to 16384 + 16384 of a file that has 32000 bytes"],
+        &["weights.bin", "tensor 'w1' is stored at bytes 16384 to 16384 + 16384, but the file has 32000 bytes"],
     );
     std::fs::remove_file(folder.path("weights.bin")).unwrap();
     assert_says(&failure(1, &["plan", &model]), &["weights.bin", "No such file"]);
     std::fs::create_dir(folder.path("weights.bin")).unwrap();
-    assert_says(&failure(1, &["plan", &model]), &["weights.bin", "no regular file"]);
+    assert_says(&failure(1, &["plan", &model]), &["weights.bin", "not a regular file"]);
     std::fs::remove_dir(folder.path("weights.bin")).unwrap();
     // Planning needs no permission to read the weights, but a run does.
     file_without_permission(&folder);

@@ -213,7 +213,7 @@ fn a_finished_run_can_still_be_saved_validated_and_exported() {
     assert!(same(straight.as_ref(), exported.as_ref()));
     let brain = example("brain/unet3d.onnx");
     let error = failure(1, &["export", &checkpoint, "--model", &brain, "--save", &exported]);
-    assert_says(&error, &["unet3d.onnx", "checkpoint.json", "which the model does not have"]);
+    assert_says(&error, &["unet3d.onnx", "checkpoint.json", "but the model does not"]);
     assert!(same(straight.as_ref(), exported.as_ref()));
     assert_says(&failure(1, &["export", &folder.text("none"), "--model", &model, "--save", &exported]), &["none"]);
 }
@@ -229,7 +229,7 @@ fn a_checkpoint_that_cannot_be_written_does_not_end_training() {
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let (code, error) = ended(output);
     assert_eq!(code, Some(1), "{error}");
-    assert_says(&stdout, &["step 4/4", "training goes on", "saved"]);
+    assert_says(&stdout, &["step 4/4", "training continues", "saved"]);
     assert_says(&error, &["error: cannot write", "checkpoint.json"]);
     assert!(Path::new(&saved).exists());
     assert_eq!(names(Path::new(&checkpoint)), ["checkpoint.json"], "tensors that no manifest names");
@@ -268,7 +268,7 @@ fn a_full_disk_leaves_the_old_checkpoint_and_the_model() {
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let (code, error) = ended(output);
     assert_eq!(code, Some(1), "{error}");
-    assert_says(&stdout, &["step 3/3", "training goes on, and the checkpoint of step 1 in", "is whole"]);
+    assert_says(&stdout, &["step 3/3", "training continues, and the checkpoint of step 1 in", "is intact"]);
     assert_says(&error, &["error: cannot write", "No space left"]);
     assert_eq!(kept.unwrap().step, 1);
     assert_eq!(left.len(), 3, "{left:?}: a manifest, tensors, and what the run was asked for");
@@ -289,7 +289,7 @@ fn an_interrupted_run_in_a_folder_that_takes_no_files_is_saved_elsewhere() {
     let (code, error) = ended(child.wait_with_output().unwrap());
     assert_eq!(code, Some(130), "{error}");
     let rescued = folder.text(&format!("forebay-checkpoint-{id}"));
-    assert_says(&error, &["note: ./forebay-checkpoint cannot be written", "--checkpoint", &rescued, "--resume"]);
+    assert_says(&error, &["note: cannot write to ./forebay-checkpoint", "--checkpoint", &rescued, "--resume"]);
     assert!(Checkpoint::read(&rescued).unwrap().step > 0);
 }
 

@@ -42,7 +42,7 @@ fn try_run(case: &Case, device: &Arc<dyn Device>, options: &SessionOptions) -> R
     let outputs = session.run_values(inputs).map_err(|error| text(&error))?;
     for (i, info) in model.outputs().into_iter().enumerate() {
         let Some(expected) = value(case, &format!("output_{i}"), &info)? else { continue };
-        let found = outputs.get(&info.name).ok_or_else(|| format!("there is no output '{}'", info.name))?;
+        let found = outputs.get(&info.name).ok_or_else(|| format!("no output named '{}'", info.name))?;
         if let Some(difference) = difference(found, &expected) {
             return Err(format!("output '{}' {difference}", info.name));
         }

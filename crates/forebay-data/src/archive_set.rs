@@ -52,7 +52,7 @@ pub fn open(path: &Path, requirements: &Requirements, held: HeldBytes) -> Result
         }
         match &sample_count {
             Some((count, other)) if *count != shape[0] => {
-                let expected = format!("{count} samples, as {other} has");
+                let expected = format!("{count} samples, as in {other}");
                 return Err(DataError::Shape { origin, found: shape, expected });
             }
             _ => sample_count = Some((shape[0], origin.clone())),
@@ -199,13 +199,13 @@ mod tests {
     fn what_is_missing_or_wrong_is_named() {
         let (x, y) = (bytes(&[3, 1, 2], &[0; 6]), bytes(&[3], &[0; 3]));
         let error = |arrays: &[(&str, &Tensor)]| opened(arrays, &requirements()).err().unwrap();
-        assert!(error(&[("z", &x), ("y", &y)]).contains("no array named x; the file holds y, z"));
-        assert!(error(&[("x", &x)]).contains("no array named labels; the file holds x"));
+        assert!(error(&[("z", &x), ("y", &y)]).contains("no array named 'x'; it contains y, z"));
+        assert!(error(&[("x", &x)]).contains("no array named 'labels'; it contains x"));
         let wide = bytes(&[3, 2, 2], &[0; 12]);
         assert!(error(&[("x", &wide), ("y", &y)]).contains("[x]: the shape is [3, 2, 2], expected [samples, 1, 2]"));
         let few = bytes(&[2], &[0; 2]);
-        assert!(error(&[("x", &x), ("y", &few)]).contains("[y]: the shape is [2], expected 3 samples, as"));
+        assert!(error(&[("x", &x), ("y", &few)]).contains("[y]: the shape is [2], expected 3 samples, as in"));
         let float = Tensor::from_f32(&[3], &[0.0; 3]);
-        assert!(error(&[("x", &x), ("y", &float)]).contains("float32 elements cannot become int64"));
+        assert!(error(&[("x", &x), ("y", &float)]).contains("float32 elements cannot be converted to int64"));
     }
 }

@@ -43,7 +43,8 @@ impl Rows {
             return Err(DataError::malformed(
                 origin,
                 format!(
-                    "truncated: {available} of the {elements_bytes} bytes of its elements, which begin at byte {}",
+                    "truncated: it has {available} of the {elements_bytes} bytes of its elements, \
+                     which begin at byte {}",
                     at + layout.header_bytes
                 ),
             ));
@@ -154,7 +155,7 @@ impl StoredRows {
             let place = self.start + rows[done] * self.row_bytes;
             self.file.read_exact_at(&mut bytes[from..to], place).map_err(|error| {
                 let row = rows[done];
-                DataError::malformed(&self.origin, format!("sample {row}, at byte {place}: cannot read: {error}"))
+                DataError::malformed(&self.origin, format!("cannot read sample {row} at byte {place}: {error}"))
             })?;
             done = next;
         }
@@ -163,7 +164,7 @@ impl StoredRows {
         }
         if let Some(place) = bytes.iter().position(|&byte| ty.data_type == DataType::Bool && byte > 1) {
             let row = rows[place / self.row_bytes.max(1) as usize];
-            let reason = format!("sample {row}: a boolean that is neither 0 nor 1");
+            let reason = format!("a boolean in sample {row} is neither 0 nor 1");
             return Err(DataError::malformed(&self.origin, reason));
         }
         let shape: Vec<u64> = [rows.len() as u64].into_iter().chain(ty.shape.iter().skip(1).copied()).collect();

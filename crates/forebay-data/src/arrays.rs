@@ -98,15 +98,12 @@ impl Arrays {
                 HeldBytes::Usual => self.whole(name),
                 HeldBytes::AtMost(bytes) => {
                     let how = match other {
-                        Some(_) => {
-                            "it is in Fortran order (numpy.ascontiguousarray makes it one that can be read row by row)"
-                        }
-                        None => {
-                            "it is packed (numpy.savez, without _compressed, writes arrays that can be read row by row)"
-                        }
+                        Some(_) => "it is in Fortran order (numpy.ascontiguousarray makes it readable row by row)",
+                        None => "it is compressed (numpy.savez, without _compressed, makes it readable row by row)",
                     };
-                    let reason =
-                        format!("it takes {size_bytes} bytes, and has to be read whole: {how}; {bytes} are allowed");
+                    let reason = format!(
+                        "it takes {size_bytes} bytes, but only {bytes} are allowed; it must be read whole because {how}"
+                    );
                     Err(DataError::unsupported(origin, reason))
                 }
             },
@@ -252,11 +249,14 @@ mod tests {
         let rows = Arrays::open(&files).unwrap().rows("x", HeldBytes::AtMost(0)).unwrap();
         rows.rows(&[0, 1]).unwrap();
         let error = rows.rows(&[0, 2]).unwrap_err().to_string();
-        assert!(error.contains("x.npy: sample 2: a boolean that is neither 0 nor 1"), "{error}");
+        assert!(error.contains("x.npy: a boolean in sample 2 is neither 0 nor 1"), "{error}");
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(bytes.len() as u64 - 1).unwrap();
         let error = rows.rows(&[2]).unwrap_err().to_string();
-        assert!(error.contains("sample 2, at byte 132: cannot read"), "{error}");
+        assert!(error.contains("cannot read sample 2 at byte 132: "), "{error}");
         let error = Arrays::open(&files).unwrap().rows("x", HeldBytes::AtMost(0)).err().unwrap().to_string();
-        assert!(error.contains("truncated: 5 of the 6 bytes of its elements, which begin at byte 128"), "{error}");
+        assert!(
+            error.contains("truncated: it has 5 of the 6 bytes of its elements, which begin at byte 128"),
+            "{error}"
+        );
     }
 }

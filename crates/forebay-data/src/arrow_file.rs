@@ -31,7 +31,8 @@ pub(crate) fn open(path: &Path) -> Result<Table, DataError> {
         if all.files.is_empty() {
             (all.columns, all.paths) = (columns, paths);
         } else if all.columns != columns || all.paths != paths {
-            let reason = format!("it has the columns {}, others {}", listed(&columns), listed(&all.columns));
+            let reason =
+                format!("it has the columns {}, but the first file has {}", listed(&columns), listed(&all.columns));
             return Err(DataError::malformed(file.path.display().to_string(), reason));
         }
         for (number, &(rows, _)) in file.batches.iter().enumerate().filter(|(_, (rows, _))| *rows > 0) {

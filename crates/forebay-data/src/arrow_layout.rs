@@ -59,7 +59,7 @@ pub(crate) enum Storage {
 /// A message that says why they cannot be read.
 pub(crate) fn fields(schema: Schema) -> Result<Vec<Field>, String> {
     if schema.endianness() == Endianness::Big {
-        return Err("its numbers are big-endian, which is not read".to_owned());
+        return Err("its numbers are big-endian, which is not supported".to_owned());
     }
     schema.fields().into_iter().flatten().map(|found| field(found, true)).collect()
 }
@@ -70,11 +70,11 @@ fn field(found: arrow_ipc::Field, encoded: bool) -> Result<Field, String> {
     if let Some(dictionary) = found.dictionary().filter(|_| encoded) {
         let index =
             dictionary.indexType().map_or(Some(DataType::Int32), |int| integer(int.bitWidth(), int.is_signed()));
-        let index = index.ok_or_else(|| format!("the dictionary of {name} has indices of no known size"))?;
+        let index = index.ok_or_else(|| format!("the dictionary of {name} has indices of unknown size"))?;
         let storage = Storage::Dictionary { id: dictionary.id(), index, values: Box::new(field(found, false)?) };
         return Ok(Field { name, storage, children: Vec::new() });
     }
-    let broken = || format!("the type of {name} is not whole");
+    let broken = || format!("the type of {name} is incomplete");
     let storage = match found.type_type() {
         Type::Bool => Storage::Bits,
         Type::Int => {
@@ -111,13 +111,13 @@ fn field(found: arrow_ipc::Field, encoded: bool) -> Result<Field, String> {
         | Type::Duration
         | Type::FixedSizeBinary => Storage::Other(2),
         Type::ListView | Type::LargeListView => Storage::Other(3),
-        other => return Err(format!("{name} is of type {}, which is not known", other.0)),
+        other => return Err(format!("{name} has the unknown type {}", other.0)),
     };
     let children = found.children().into_iter().flatten().map(|child| field(child, true));
     let children = children.collect::<Result<Vec<_>, _>>()?;
     let is_list = matches!(storage, Storage::List { .. } | Storage::FixedList(_));
     if is_list && children.len() != 1 {
-        return Err(format!("the list {name} has {} kinds of values, not one", children.len()));
+        return Err(format!("the list {name} has {} kinds of values instead of one", children.len()));
     }
     Ok(Field { name, storage, children })
 }
@@ -214,7 +214,7 @@ pub(crate) struct Batch {
 /// A message that says why it is invalid: a buffer outside these bytes, a negative number, or an unknown compression.
 pub(crate) fn batch(found: RecordBatch, version: MetadataVersion, body_bytes: u64) -> Result<Batch, String> {
     if version < MetadataVersion::V4 {
-        return Err("it was written by a version of Arrow before 0.8, which is not read".to_owned());
+        return Err("it was written by a version of Arrow before 0.8, which is not supported".to_owned());
     }
     let whole = |number: i64, what: &str| u64::try_from(number).map_err(|_| format!("{what} is {number}"));
     let nodes = found.nodes().into_iter().flatten().map(|node| {
@@ -222,10 +222,11 @@ pub(crate) fn batch(found: RecordBatch, version: MetadataVersion, body_bytes: u6
         Ok((whole(node.length(), "the number of its values")?, missing))
     });
     let buffers = found.buffers().into_iter().flatten().map(|buffer| {
-        let (at, bytes) = (whole(buffer.offset(), "a buffer's place")?, whole(buffer.length(), "a buffer's size")?);
+        let at = whole(buffer.offset(), "the position of a buffer")?;
+        let bytes = whole(buffer.length(), "the size of a buffer")?;
         match at.checked_add(bytes).is_some_and(|end| end <= body_bytes) {
             true => Ok((at, bytes)),
-            false => Err(format!("a buffer of {bytes} bytes begins at byte {at} of a body of {body_bytes} bytes")),
+            false => Err(format!("a buffer of {bytes} bytes at byte {at} exceeds a body of {body_bytes} bytes")),
         }
     });
     let views = found.variadicBufferCounts().into_iter().flatten();
@@ -233,13 +234,13 @@ pub(crate) fn batch(found: RecordBatch, version: MetadataVersion, body_bytes: u6
         None => None,
         Some(CompressionType::LZ4_FRAME) => Some(Codec::Lz4),
         Some(CompressionType::ZSTD) => Some(Codec::Zstd),
-        Some(other) => return Err(format!("it is compressed in a way ({}) that is not known", other.0)),
+        Some(other) => return Err(format!("unknown compression codec {}", other.0)),
     };
     Ok(Batch {
         rows: whole(found.length(), "the number of its rows")?,
         nodes: nodes.collect::<Result<_, String>>()?,
         buffers: buffers.collect::<Result<_, String>>()?,
-        views: views.map(|count| whole(count, "a number of buffers")).collect::<Result<_, String>>()?,
+        views: views.map(|count| whole(count, "a number of view buffers")).collect::<Result<_, String>>()?,
         codec,
     })
 }
@@ -273,7 +274,7 @@ pub(crate) fn places<'a>(fields: &'a [Field], path: &[usize], batch: &Batch) -> 
         false => {
             let (expected_nodes, expected_buffers) = (walk.node, walk.buffer);
             Err(format!(
-                "it has {nodes} fields in {buffers} buffers, and the schema {expected_nodes} in {expected_buffers}"
+                "it has {nodes} fields in {buffers} buffers, but the schema has {expected_nodes} in {expected_buffers}"
             ))
         }
     }
@@ -289,7 +290,7 @@ pub(crate) fn check(fields: &[Field], batch: &Batch) -> Result<(), String> {
     for field in fields {
         let (values, _) = batch.nodes[walk.node];
         if values != batch.rows {
-            return Err(format!("column {} has {values} values in {} rows", field.name, batch.rows));
+            return Err(format!("column {} has {values} values for {} rows", field.name, batch.rows));
         }
         walk.visit(field, None)?;
     }
@@ -317,7 +318,7 @@ impl<'a> Walk<'a, '_> {
                 let more = self.batch.views.get(self.views).and_then(|&more| usize::try_from(more).ok());
                 self.views += 1;
                 let most = self.batch.buffers.len();
-                2 + more.filter(|&more| more <= most).ok_or("it does not say how many buffers its views have")?
+                2 + more.filter(|&more| more <= most).ok_or("it does not state how many buffers its views have")?
             }
         };
         if path.is_some() {

@@ -58,8 +58,8 @@ impl ArrowFile {
         let mut file = ArrowFile { path, file, size_bytes, fields, batches, dictionaries };
         let start = file.read((0, size_bytes.min(MAGIC.len() as u64)))?;
         if start.starts_with(FEATHER_1) {
-            let reason =
-                "it is of version 1 of Feather, which is not read: pyarrow.feather.write_feather writes version 2";
+            let reason = "it is a Feather version 1 file, which is not supported; \
+                          pyarrow.feather.write_feather writes version 2";
             return Err(DataError::unsupported(file.path.display().to_string(), reason));
         }
         if start.len() < 4 {
@@ -84,13 +84,13 @@ impl ArrowFile {
     /// [`DataError`] naming the file and the byte.
     pub(crate) fn read(&self, (at, count): (u64, u64)) -> Result<Vec<u8>, DataError> {
         if at.checked_add(count).is_none_or(|end| end > self.size_bytes) {
-            let reason = format!("truncated: {count} bytes are needed, and the file ends at byte {}", self.size_bytes);
+            let reason = format!("truncated: expected {count} bytes, but the file ends at byte {}", self.size_bytes);
             return Err(self.wrong(at, &reason));
         }
         let mut bytes = forebay_limits::buffer(count).map_err(|error| self.wrong(at, &error.to_string()))?;
         bytes.resize(count as usize, 0);
         let read = self.file.read_exact_at(&mut bytes, at);
-        read.map_err(|error| self.wrong(at, &format!("cannot read: {error}")))?;
+        read.map_err(|error| self.wrong(at, &format!("cannot read {count} bytes: {error}")))?;
         Ok(bytes)
     }
 
@@ -99,14 +99,14 @@ impl ArrowFile {
         let end = self.size_bytes.saturating_sub(4 + MAGIC.len() as u64);
         let last = self.read((end, 4 + MAGIC.len() as u64))?;
         if &last[4..] != MAGIC {
-            return Err(self.wrong(end, "truncated: the file does not end as an Arrow file does, with ARROW1"));
+            return Err(self.wrong(end, "truncated: it does not end with ARROW1, as Arrow files do"));
         }
         let bytes = u64::from(u32::from_le_bytes([last[0], last[1], last[2], last[3]]));
         let Some(start) = end.checked_sub(bytes) else {
-            return Err(self.wrong(end, &format!("a footer of {bytes} bytes is more than the file has")));
+            return Err(self.wrong(end, &format!("the footer of {bytes} bytes is larger than the file")));
         };
         let footer = self.read((start, bytes))?;
-        let footer = root_as_footer(&footer).map_err(|error| self.wrong(start, &format!("the footer: {error}")))?;
+        let footer = root_as_footer(&footer).map_err(|error| self.wrong(start, &format!("invalid footer: {error}")))?;
         let schema = footer.schema().ok_or_else(|| self.wrong(start, "the footer has no schema"))?;
         self.fields = fields(schema).map_err(|reason| self.wrong(start, &reason))?;
         for block in footer.dictionaries().into_iter().flatten() {
@@ -129,8 +129,7 @@ impl ArrowFile {
             let end = at.checked_add(says.max(0) as u64);
             Some(place.body.0) == end && body == place.body.1 as i64
         });
-        message
-            .ok_or_else(|| self.wrong(at, "the footer says that there is a message, and there is another one or none"))
+        message.ok_or_else(|| self.wrong(at, "the footer refers to a message here, but there is another one or none"))
     }
 
     /// Reads the messages of a stream one after the other.
@@ -141,7 +140,8 @@ impl ArrowFile {
             if at == 0 {
                 let bytes = self.read(place.says)?;
                 let schema = self.said(place, &bytes)?.header_as_schema();
-                let schema = schema.ok_or_else(|| self.wrong(at, "not an Arrow stream: no schema comes first"))?;
+                let schema =
+                    schema.ok_or_else(|| self.wrong(at, "not an Arrow stream: it does not begin with a schema"))?;
                 self.fields = fields(schema).map_err(|reason| self.wrong(at, &reason))?;
             } else {
                 self.add(place, false)?;
@@ -149,7 +149,7 @@ impl ArrowFile {
             at = place.body.0 + place.body.1;
         }
         match at {
-            0 => Err(self.wrong(0, "not an Arrow stream: it ends where its schema would be")),
+            0 => Err(self.wrong(0, "not an Arrow stream: it ends where its schema should be")),
             _ => Ok(()),
         }
     }
@@ -169,16 +169,17 @@ impl ArrowFile {
         if start + says.1 > self.size_bytes {
             let reason = match at {
                 0 => "not an Arrow file".to_owned(),
-                _ => format!("truncated: a message of {bytes} bytes, and the file ends at byte {}", self.size_bytes),
+                _ => format!("truncated: a message has {bytes} bytes, but the file ends at byte {}", self.size_bytes),
             };
             return Err(self.wrong(at, &reason));
         }
         let mut place = Place { at, says, body: (start + says.1, 0) };
         let text = self.read(says)?;
         let body = self.said(place, &text)?.bodyLength();
-        place.body.1 = u64::try_from(body).map_err(|_| self.wrong(at, &format!("its body has {body} bytes")))?;
+        place.body.1 = u64::try_from(body).map_err(|_| self.wrong(at, &format!("invalid body size: {body} bytes")))?;
         if place.body.0.checked_add(place.body.1).is_none_or(|end| end > self.size_bytes) {
-            let reason = format!("truncated: {body} bytes follow, and the file ends at byte {}", self.size_bytes);
+            let reason =
+                format!("truncated: a message body has {body} bytes, but the file ends at byte {}", self.size_bytes);
             return Err(self.wrong(at, &reason));
         }
         Ok(Some(place))
@@ -186,7 +187,7 @@ impl ArrowFile {
 
     /// Parses the metadata of a message.
     fn said<'a>(&self, place: Place, bytes: &'a [u8]) -> Result<Message<'a>, DataError> {
-        root_as_message(bytes).map_err(|error| self.wrong(place.at, &format!("not a message of Arrow: {error}")))
+        root_as_message(bytes).map_err(|error| self.wrong(place.at, &format!("not an Arrow message: {error}")))
     }
 
     /// Registers a record batch or a dictionary.
@@ -201,14 +202,14 @@ impl ArrowFile {
             }
             MessageHeader::DictionaryBatch => {
                 let found = message.header_as_dictionary_batch();
-                let found = found.ok_or_else(|| self.wrong(place.at, "a dictionary without its number"))?;
+                let found = found.ok_or_else(|| self.wrong(place.at, "a dictionary has no number"))?;
                 let (id, is_delta) = (found.id(), found.isDelta());
                 let (rows, from) = (self.batch(place)?.rows, self.batches.len());
                 let known = self.dictionaries.get(&id).and_then(|versions| versions.last());
                 let mut parts = match (known, is_delta) {
                     (Some(known), true) => known.parts.clone(),
                     (Some(_), false) if is_file => {
-                        return Err(self.wrong(place.at, &format!("it has dictionary {id} twice")));
+                        return Err(self.wrong(place.at, &format!("the file contains dictionary {id} twice")));
                     }
                     _ => Vec::new(),
                 };
@@ -218,7 +219,7 @@ impl ArrowFile {
             }
             other => {
                 let what = other.variant_name().unwrap_or("unknown");
-                return Err(self.wrong(place.at, &format!("a message of kind {what} where rows are expected")));
+                return Err(self.wrong(place.at, &format!("expected rows, found a message of kind {what}")));
             }
         }
         Ok(())
@@ -233,7 +234,7 @@ impl ArrowFile {
         let message = self.said(place, &bytes)?;
         let of_dictionary = message.header_as_dictionary_batch().and_then(|dictionary| dictionary.data());
         let found = message.header_as_record_batch().or(of_dictionary);
-        let found = found.ok_or_else(|| self.wrong(place.at, "it has no rows"))?;
+        let found = found.ok_or_else(|| self.wrong(place.at, "the message contains no rows"))?;
         batch(found, message.version(), place.body.1).map_err(|reason| self.wrong(place.at, &reason))
     }
 }

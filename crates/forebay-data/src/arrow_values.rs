@@ -75,7 +75,7 @@ impl<'a> Opened<'a> {
         let start = self.place.body.0 + at;
         let outside = |size: u64| {
             let Range { start: from, end: to } = range;
-            format!("damaged: bytes {from}..{to} of a buffer of {size} bytes, which begins at byte {start}")
+            format!("damaged: bytes {from}..{to} are outside a buffer of {size} bytes that begins at byte {start}")
         };
         let Some(codec) = self.batch.codec else {
             if range.start > range.end || range.end > size {
@@ -90,7 +90,7 @@ impl<'a> Opened<'a> {
             None => {
                 let made = self.file.read((start, size)).map_err(|error| error.to_string());
                 let made = made.and_then(|packed| unpack(&packed, codec));
-                let made = Rc::new(made.map_err(|reason| format!("damaged: a buffer at byte {start}: {reason}"))?);
+                let made = Rc::new(made.map_err(|reason| format!("damaged buffer at byte {start}: {reason}"))?);
                 self.unpacked.borrow_mut().insert(buffer, made.clone());
                 made
             }
@@ -125,7 +125,7 @@ impl<'a> Opened<'a> {
         let found = self.integers(buffer, data_type, values.start..values.end + 1)?;
         match found.is_sorted() && found[0] >= 0 {
             true => Ok(found.into_iter().map(|offset| offset as u64).collect()),
-            false => Err(format!("damaged: the offsets of values {}..{} fall", values.start, values.end)),
+            false => Err(format!("damaged: the offsets of values {}..{} decrease", values.start, values.end)),
         }
     }
 
@@ -152,7 +152,10 @@ impl<'a> Opened<'a> {
         let count = (range.end - range.start) as usize;
         let (values, missing) = self.batch.nodes[place.node];
         if range.end > values {
-            return Err(all(format!("damaged: values {}..{} of {values}", range.start, range.end)));
+            return Err(all(format!(
+                "damaged: values {}..{} are outside a field of {values} values",
+                range.start, range.end
+            )));
         }
         let buffer = place.buffer;
         let has_bits = place.buffers > 0 && self.batch.buffers[buffer].1 > 0;
@@ -201,7 +204,7 @@ impl<'a> Opened<'a> {
                 let indices = self.integers(buffer + 1, *index, range).map_err(all)?;
                 self.looked_up((*id, values), &indices, batch)
             }
-            Storage::Other(_) => Err(all("values of this type are not read".to_owned())),
+            Storage::Other(_) => Err(all("values of this type are not supported".to_owned())),
         }
     }
 
@@ -219,7 +222,7 @@ impl<'a> Opened<'a> {
             } else {
                 let (buffer, start) = (word(8) as usize, word(12));
                 if buffer + 2 >= place.buffers {
-                    return Err(format!("damaged: a view of buffer {buffer} of {}", place.buffers - 2));
+                    return Err(format!("damaged: a view refers to buffer {buffer} of {}", place.buffers - 2));
                 }
                 bytes.extend(self.bytes(place.buffer + 2 + buffer, start..start + length)?);
             }
@@ -232,12 +235,13 @@ impl<'a> Opened<'a> {
     fn looked_up(&self, (id, field): (i64, &Field), indices: &[i64], batch: usize) -> Result<Values, Wrong> {
         let versions = self.file.dictionaries.get(&id).map_or(&[][..], Vec::as_slice);
         let known = versions[..versions.partition_point(|version| version.from <= batch)].last();
-        let known = known.ok_or_else(|| (None, format!("damaged: there is no dictionary {id}")))?;
+        let known = known.ok_or_else(|| (None, format!("damaged: dictionary {id} is missing")))?;
         let mut opened: BTreeMap<usize, Opened> = BTreeMap::new();
         let mut look_up = |index: i64| -> Result<Vec<u8>, String> {
             let count = known.parts.last().map_or(0, |(first, count, _)| first + count);
             let number = u64::try_from(index).ok().filter(|&number| number < count);
-            let number = number.ok_or_else(|| format!("damaged: value {index} of a dictionary of {count}"))?;
+            let number =
+                number.ok_or_else(|| format!("damaged: index {index} is outside a dictionary of {count} values"))?;
             let part = known.parts.partition_point(|(first, count, _)| first + count <= number);
             let (first, _, place) = known.parts[part];
             let part = match opened.entry(part) {
@@ -267,12 +271,12 @@ fn unpack(packed: &[u8], codec: Codec) -> Result<Vec<u8>, String> {
     if packed.is_empty() {
         return Ok(Vec::new());
     }
-    let (count, packed) = packed.split_first_chunk::<8>().ok_or("it does not say how many bytes it has")?;
+    let (count, packed) = packed.split_first_chunk::<8>().ok_or("its size is missing")?;
     let count = i64::from_le_bytes(*count);
     if count == -1 {
         return Ok(packed.to_vec());
     }
-    let bytes = u64::try_from(count).map_err(|_| format!("it says that it has {count} bytes"))?;
+    let bytes = u64::try_from(count).map_err(|_| format!("its stated size is {count} bytes"))?;
     let unpacked = match codec {
         Codec::Lz4 => read(lz4_flex::frame::FrameDecoder::new(packed), bytes),
         Codec::Zstd => zstd::Decoder::new(packed).and_then(|decoder| read(decoder, bytes)),
@@ -280,7 +284,7 @@ fn unpack(packed: &[u8], codec: Codec) -> Result<Vec<u8>, String> {
     let unpacked = unpacked.map_err(|error| error.to_string())?;
     match unpacked.len() as u64 == bytes {
         true => Ok(unpacked),
-        false => Err(format!("it holds {} bytes, and says {bytes}", unpacked.len())),
+        false => Err(format!("it has {} bytes, but its stated size is {bytes}", unpacked.len())),
     }
 }
 

@@ -101,10 +101,12 @@ impl FromStr for Transform {
 
     fn from_str(text: &str) -> Result<Transform, String> {
         let (name, number) = text.split_once(':').map_or((text, None), |(name, number)| (name, Some(number)));
-        let unknown = || format!("'{text}' is none of {TRANSFORMS}");
+        let unknown = || format!("expected one of {TRANSFORMS}, found '{text}'");
         let value = |most: f32| match number.and_then(|number| number.parse::<f32>().ok()) {
             Some(value) if value.is_finite() && value > 0.0 && value <= most => Ok(value),
-            _ => Err(format!("'{text}': {name} needs a number above 0, at most {most}: one of {TRANSFORMS}")),
+            _ => Err(format!(
+                "{name} requires a number above 0 and at most {most}, found '{text}'; expected one of {TRANSFORMS}"
+            )),
         };
         match (name, number) {
             ("hflip", None) => Ok(Transform::FlipHorizontal),
@@ -112,7 +114,7 @@ impl FromStr for Transform {
             ("dflip", None) => Ok(Transform::FlipDepth),
             ("crop", _) => match value(65_536.0)? {
                 places if places.fract() == 0.0 => Ok(Transform::Crop { padding: places as u64 }),
-                _ => Err(format!("'{text}': crop needs a whole number")),
+                _ => Err(format!("crop requires a whole number, found '{text}'")),
             },
             ("rotate", _) => Ok(Transform::Rotate { degrees: value(180.0)? }),
             ("scale", _) => Ok(Transform::Scale { most: value(0.9)? }),
@@ -177,7 +179,7 @@ impl Augmentation {
             spatial = Some(shape[2..].to_vec());
         }
         let Some(spatial) = spatial else {
-            let reason = "there is no input of floating-point numbers with two or three spatial axes to augment";
+            let reason = "augmentation requires a floating-point input with two or three spatial axes";
             return Err(DataError::unsupported("the data", reason));
         };
         if let Some(labels) = batch.labels.to_i64().filter(|_| batch.labels.shape().get(1..) == Some(&spatial)) {

@@ -69,10 +69,10 @@ pub fn convert(tensor: Tensor, wanted: DataType, scale: f64, origin: &str) -> Re
     }
     let refused = |hint| DataError::Type { origin: origin.to_owned(), found, wanted, hint };
     if !wanted.is_float() && found.is_float() {
-        return Err(refused(": store integers"));
+        return Err(refused("; store integers"));
     }
     if !wanted.is_float() && scale != 1.0 {
-        return Err(refused(" and be scaled: a scale is for floating-point inputs"));
+        return Err(refused(" and scaled; a scale only applies to floating-point inputs"));
     }
     let count = tensor.count() as usize;
     let mut bytes = Vec::with_capacity(count * wanted.size_bytes() as usize);
@@ -229,13 +229,13 @@ mod tests {
     #[test]
     fn values_out_of_range_and_lossy_types_are_errors() {
         let error = convert(Tensor::from_i64(&[2], &[1, 300]), DataType::UInt8, 1.0, "d.npz[y]").unwrap_err();
-        assert_eq!(error.to_string(), "d.npz[y]: element 1 is 300, which does not fit uint8");
+        assert_eq!(error.to_string(), "d.npz[y]: element 1 is 300, which does not fit in uint8");
         assert!(convert(Tensor::from_i64(&[1], &[-1]), DataType::UInt64, 1.0, "y").is_err());
         assert!(convert(Tensor::from_i64(&[1], &[2]), DataType::Bool, 1.0, "y").is_err());
         assert!(convert(Tensor::from_i64(&[1], &[8]), DataType::Int4, 1.0, "y").is_err());
         assert!(convert(Tensor::from_i64(&[2], &[-8, 7]), DataType::Int4, 1.0, "y").is_ok());
         let error = convert(Tensor::from_f32(&[1], &[1.0]), DataType::Int64, 1.0, "d.npz[y]").unwrap_err();
-        assert_eq!(error.to_string(), "d.npz[y]: float32 elements cannot become int64: store integers");
+        assert_eq!(error.to_string(), "d.npz[y]: float32 elements cannot be converted to int64; store integers");
         assert!(convert(Tensor::from_i64(&[1], &[2]), DataType::Int32, 0.5, "y").is_err());
     }
 }

@@ -251,7 +251,10 @@ impl DataSet {
         let selection = selection.unwrap_or_default();
         let rows = selection.start..selection.end.unwrap_or(count);
         if rows.end > count {
-            return Err(failed(format!("rows {}..{} were asked for, there are {count}", rows.start, rows.end)));
+            return Err(failed(format!(
+                "rows {}..{} were requested, but there are only {count}",
+                rows.start, rows.end
+            )));
         }
         if rows.is_empty() {
             return Err(failed(format!("the selection {}..{} is empty", rows.start, rows.end)));
@@ -278,7 +281,7 @@ impl DataSet {
         let count = self.sample_count();
         let first = (count as f64 * percent / 100.0).round() as u64;
         if first == 0 || first >= count {
-            let reason = format!("{percent} % of {count} samples are {first}, so that one part of the split has none");
+            let reason = format!("{percent} % of {count} samples is {first}, which leaves one part of the split empty");
             return Err(DataError::Rows { data: self.name, reason });
         }
         let order = permutation(count, seed, 0);
@@ -324,9 +327,8 @@ impl DataSet {
         for sample in 0..self.sample_count() {
             sums.add(&self.raw(&[self.row(sample)], 0)?);
         }
-        sums.normalization().ok_or_else(|| {
-            DataError::unsupported(&self.name, "there is no input of floating-point numbers with channels to measure")
-        })
+        sums.normalization()
+            .ok_or_else(|| DataError::unsupported(&self.name, "no floating-point input has channels to measure"))
     }
 
     /// Returns the number of samples, which is at least one.
@@ -402,7 +404,7 @@ impl DataSet {
             Some((Ok(labels), _)) => Ok(Batch { labels, ..batch }),
             Some((Err(label), classes)) => {
                 let reason =
-                    format!("label {label} is none of the {classes} classes 0 to {}", classes.saturating_sub(1));
+                    format!("label {label} is not one of the {classes} classes 0 to {}", classes.saturating_sub(1));
                 Err(DataError::malformed(&self.name, reason))
             }
         }
@@ -438,7 +440,7 @@ impl DataSet {
             }
             if self.bad.len() as u64 > self.skip_max {
                 let (count, most) = (self.bad.len(), self.skip_max);
-                let reason = format!("{error}: {count} samples cannot be read, and --skip-bad leaves out up to {most}");
+                let reason = format!("{error}; {count} samples cannot be read, but --skip-bad allows at most {most}");
                 return Err(DataError::Rows { data: self.name.clone(), reason });
             }
         }
@@ -457,7 +459,7 @@ impl DataSet {
         let mut fitting = others.filter(|other| !self.bad.contains_key(other));
         fitting.find(|&other| self.source.sample_shapes(other) == shapes).ok_or_else(|| DataError::Rows {
             data: self.name.clone(),
-            reason: format!("{reason}: no sample can take its place"),
+            reason: format!("{reason}; no other sample can take its place"),
         })
     }
 
@@ -468,10 +470,7 @@ impl DataSet {
     pub fn class_weights(&mut self) -> Result<Vec<f64>, DataError> {
         let classes = self.source.classes()?;
         let classes = classes.ok_or_else(|| {
-            DataError::unsupported(
-                &self.name,
-                "samples are balanced by their classes, and these do not have one class each",
-            )
+            DataError::unsupported(&self.name, "samples can only be balanced if each has exactly one class")
         })?;
         let classes: Vec<i64> = (0..self.sample_count()).map(|sample| classes[self.row(sample) as usize]).collect();
         let mut counts: BTreeMap<i64, u64> = BTreeMap::new();
@@ -488,7 +487,7 @@ impl DataSet {
         let weights = weights.ok_or_else(|| {
             DataError::unsupported(
                 &self.name,
-                "it has no weights of samples: a table of images has them in a column `weight`",
+                "it has no sample weights; a table of images has them in a column `weight`",
             )
         })?;
         let weights: Vec<f64> = (0..self.sample_count()).map(|sample| weights[self.row(sample) as usize]).collect();
@@ -574,20 +573,21 @@ pub(crate) fn image_input(
 ) -> Result<(InputDescription, u64, Vec<u64>), String> {
     let [input] = requirements.inputs.as_slice() else {
         let count = requirements.inputs.len();
-        return Err(format!("{what} feeds models with one input, and this one has {count}; use an .npz archive"));
+        return Err(format!("{what} requires a model with one input, but this one has {count}; use an .npz archive"));
     };
     let shape = &input.sample_shape;
     if !input.data_type.is_float() || shape.is_empty() || !spatial_ranks.contains(&(shape.len() - 1)) {
         let axes: Vec<String> = spatial_ranks.iter().map(usize::to_string).collect();
         return Err(format!(
-            "{what} feeds a floating-point input of batch, channel and {} spatial axes; input {} is {}{shape:?} per sample",
+            "{what} requires a floating-point input with batch, channel and {} spatial axes, \
+             but input {} is {}{shape:?} per sample",
             axes.join(" or "),
             input.name,
             input.data_type,
         ));
     }
     if requirements.labels != LabelKind::Classes {
-        return Err(format!("{what} holds classes, and this loss wants values; use an .npz archive"));
+        return Err(format!("{what} contains classes, but this loss requires values; use an .npz archive"));
     }
     Ok((input.clone(), shape[0], shape[1..].to_vec()))
 }
@@ -649,7 +649,7 @@ mod tests {
 
     #[test]
     fn selections_beyond_the_data_are_errors() {
-        assert_eq!(select(10, "0..11").err().unwrap(), "DATA: rows 0..11 were asked for, there are 10");
+        assert_eq!(select(10, "0..11").err().unwrap(), "DATA: rows 0..11 were requested, but there are only 10");
         assert_eq!(select(10, "5..5").err().unwrap(), "DATA: the selection 5..5 is empty");
         assert!(select(10, "12..").is_err());
         assert_eq!(select(0, "..").err().unwrap(), "DATA: there are no samples");
@@ -688,6 +688,6 @@ mod tests {
         );
         let mut only = select(20, "3..4").unwrap();
         only.skip_bad(1);
-        assert!(labels(&mut only, &[0]).unwrap_err().to_string().contains("no sample can take its place"));
+        assert!(labels(&mut only, &[0]).unwrap_err().to_string().contains("no other sample can take its place"));
     }
 }

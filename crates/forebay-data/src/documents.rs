@@ -106,7 +106,7 @@ impl Documents {
         column = column.filter(|column| column.kind == Some(Kind::Bytes));
         let Some(column) = column.cloned() else {
             let (names, listed) = (wanted.join(" or "), table.listed());
-            let reason = format!("no column {names} of text (--text-key names another); the columns are {listed}");
+            let reason = format!("no text column named {names}; the columns are {listed} (select one with --text-key)");
             return Err(DataError::unsupported(path.display().to_string(), reason));
         };
         let files = Vec::new();
@@ -201,7 +201,7 @@ impl Documents {
             if !(*first..*first + texts.len() as u64).contains(&row) {
                 let rows: Vec<u64> = (row..(row + ROWS_AT_ONCE).min(table.rows())).collect();
                 let found = table.bytes(column, &rows)?.into_iter().map(|(bytes, origin)| {
-                    String::from_utf8(bytes).map_err(|_| DataError::malformed(origin, "it is no text in UTF-8"))
+                    String::from_utf8(bytes).map_err(|_| DataError::malformed(origin, "it is not UTF-8 text"))
                 });
                 (*first, *texts) = (row, found.collect::<Result<_, _>>()?);
             }
@@ -224,7 +224,7 @@ impl Documents {
                     break known;
                 }
                 if known.len() as u64 >= LINE_BYTES_MAX {
-                    let reason = format!("a line of more than {LINE_BYTES_MAX} bytes begins at byte {start}");
+                    let reason = format!("the line at byte {start} has more than {LINE_BYTES_MAX} bytes");
                     return Err(DataError::malformed(file.path.display().to_string(), reason));
                 }
                 wanted = wanted.max(2 * known.len() as u64);
@@ -251,30 +251,30 @@ impl TextFile {
             forebay_limits::buffer(count).map_err(|error| DataError::malformed(origin(), error.to_string()))?;
         bytes.resize(count as usize, 0);
         let read = self.file.read_exact_at(&mut bytes, at);
-        read.map_err(|error| DataError::malformed(origin(), format!("cannot read: {error}")))?;
+        read.map_err(|error| DataError::malformed(origin(), format!("cannot read {count} bytes: {error}")))?;
         Ok(bytes)
     }
 
     fn no_text(&self, at: u64) -> DataError {
-        let reason = format!("it is no text in UTF-8: byte {at} is none of it (iconv -t UTF-8 converts text)");
+        let reason = format!("it is not UTF-8 text: byte {at} is invalid (iconv -t UTF-8 converts text)");
         DataError::malformed(self.path.display().to_string(), reason)
     }
 }
 
 /// Returns the text of a line of JSON, which is a string or an object with the text under the key.
 fn text_of(line: &[u8], key: Option<&str>) -> Result<String, String> {
-    let value: serde_json::Value = serde_json::from_slice(line).map_err(|error| format!("it is no JSON: {error}"))?;
+    let value: serde_json::Value = serde_json::from_slice(line).map_err(|error| format!("it is not JSON: {error}"))?;
     match value {
         serde_json::Value::String(text) => Ok(text),
         serde_json::Value::Object(mut object) => {
             let wanted: &[&str] = key.as_ref().map_or(&TEXT_KEYS, std::slice::from_ref);
             match wanted.iter().find_map(|key| object.remove(*key)) {
                 Some(serde_json::Value::String(text)) => Ok(text),
-                Some(_) => Err(format!("{} is no text", wanted.join(" or "))),
+                Some(_) => Err(format!("{} is not a string", wanted.join(" or "))),
                 None => {
                     let keys: Vec<&str> = object.keys().map(String::as_str).collect();
                     Err(format!(
-                        "it has no {}, but {} (--text-key names another)",
+                        "it has no {}; its keys are {} (select one with --text-key)",
                         wanted.join(" or "),
                         keys.join(", ")
                     ))
@@ -351,13 +351,15 @@ mod tests {
         std::fs::write(&path, "{\"body\": \"a\"}\n").unwrap();
         assert_eq!(pieces(&path, Some("body")).unwrap()[0].text, "a");
         let error = pieces(&path, None).unwrap_err();
-        assert!(error.contains("the line at byte 0: it has no text or content, but body"), "{error}");
+        assert!(error.contains("the line at byte 0: it has no text or content; its keys are body"), "{error}");
         std::fs::write(&path, "\"a\"\n{\"text\": 1}\n").unwrap();
-        assert!(pieces(&path, None).unwrap_err().contains("d.jsonl, the line at byte 4: text or content is no text"));
+        assert!(
+            pieces(&path, None).unwrap_err().contains("d.jsonl, the line at byte 4: text or content is not a string")
+        );
         std::fs::write(&path, "\"a\"\n{\"text\": \n").unwrap();
-        assert!(pieces(&path, None).unwrap_err().contains("it is no JSON"));
+        assert!(pieces(&path, None).unwrap_err().contains("it is not JSON"));
         let path = folder.path().join("e.txt");
         std::fs::write(&path, b"good\xff").unwrap();
-        assert!(pieces(&path, None).unwrap_err().contains("e.txt: it is no text in UTF-8: byte 4"));
+        assert!(pieces(&path, None).unwrap_err().contains("e.txt: it is not UTF-8 text: byte 4"));
     }
 }

@@ -42,7 +42,7 @@ pub enum DataError {
         reason: String,
     },
     /// An array is missing.
-    #[error("{}: no array named {name}; the file holds {}", path.display(), listed(present))]
+    #[error("{}: no array named '{name}'; it contains {}", path.display(), listed(present))]
     MissingArray {
         /// The file.
         path: PathBuf,
@@ -62,7 +62,7 @@ pub enum DataError {
         expected: String,
     },
     /// An array has a type that cannot be converted to the wanted one.
-    #[error("{origin}: {found} elements cannot become {wanted}{hint}")]
+    #[error("{origin}: {found} elements cannot be converted to {wanted}{hint}")]
     Type {
         /// The file, and the array in it.
         origin: String,
@@ -74,7 +74,7 @@ pub enum DataError {
         hint: &'static str,
     },
     /// A value does not fit the wanted type.
-    #[error("{origin}: element {index} is {value}, which does not fit {wanted}")]
+    #[error("{origin}: element {index} is {value}, which does not fit in {wanted}")]
     Value {
         /// The file, and the array in it.
         origin: String,

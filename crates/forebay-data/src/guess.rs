@@ -74,7 +74,7 @@ pub fn guess_with(data: &str, image_size: u64, reading: &Reading) -> Result<Requ
             let inputs = vec![input("sound", sound_set::first_shape(path)?)];
             Ok(Requirements { inputs, input_scale: 1.0, labels, label_shape })
         }
-        Kind::Ragged => Err(DataError::unsupported(data, "samples of different sizes are not shown")),
+        Kind::Ragged => Err(DataError::unsupported(data, "samples of different sizes cannot be shown")),
     }
 }
 

@@ -40,7 +40,7 @@ impl Images {
         let (input, channels, _) = image_input(requirements, &[2], what)?;
         match channels {
             1 | 3 => Ok(Images { input, input_scale: requirements.input_scale }),
-            _ => Err(format!("images have 1 or 3 channels, and input {} has {channels}", input.name)),
+            _ => Err(format!("images have 1 or 3 channels, but input {} has {channels}", input.name)),
         }
     }
 
@@ -61,7 +61,8 @@ impl Images {
         let [channels, height, width] = self.input.sample_shape[..] else {
             unreachable!("three axes are checked when the set is opened");
         };
-        let size = |size: u64| u32::try_from(size).map_err(|_| DataError::unsupported(origin, "an input that large"));
+        let too_large = || DataError::unsupported(origin, "an input that large is not supported");
+        let size = |size: u64| u32::try_from(size).map_err(|_| too_large());
         let available_bytes = forebay_limits::available_bytes(forebay_limits::Use::Private);
         let limit_bytes = available_bytes.map_or(DECODED_BYTES_MAX, |bytes| bytes.min(DECODED_BYTES_MAX));
         let picture = forebay_images::decode(bytes, limit_bytes)

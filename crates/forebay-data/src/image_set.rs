@@ -34,7 +34,7 @@ pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source
     let images = Images::of(requirements, "a folder of images").map_err(|reason| DataError::layout(folder, reason))?;
     if !requirements.label_shape.is_empty() {
         let shape = &requirements.label_shape;
-        let reason = format!("a folder of images has one label per image, and the model wants {shape:?} per sample");
+        let reason = format!("a folder of images has one label per image, but the model expects {shape:?} per sample");
         return Err(DataError::layout(folder, reason));
     }
     let classes: Vec<PathBuf> = listed(folder)?.into_iter().filter(|path| path.is_dir()).collect();

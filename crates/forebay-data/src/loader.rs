@@ -307,7 +307,10 @@ mod tests {
         let file = std::fs::OpenOptions::new().write(true).open(folder.path().join("d.npz")).unwrap();
         file.set_len(300).unwrap();
         let error = (1..10).find_map(|step| loader.batch(step).err()).unwrap().to_string();
-        assert!(error.contains("d.npz[") && error.contains("]: sample ") && error.contains("at byte"), "{error}");
+        assert!(
+            error.contains("d.npz[") && error.contains("]: cannot read sample ") && error.contains("at byte"),
+            "{error}"
+        );
         assert!(loader.batch(9).is_err(), "the next one is tried");
     }
 }

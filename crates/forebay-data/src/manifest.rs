@@ -33,7 +33,7 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
     if columns.first().map(String::as_str) != Some("path") || columns.len() < 2 {
         return Err(at(
             1,
-            "the columns are not named: the first line is path,label (or path and several labels)".into(),
+            "the columns are not named; the first line must be path,label (or path and several labels)".into(),
         ));
     }
     let weight = columns.iter().position(|column| column == "weight");
@@ -44,13 +44,14 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
         let file = row.next().filter(|file| !file.is_empty()).ok_or_else(|| at(line, "the path is missing".into()))?;
         let mut row: Vec<String> = row.collect();
         if row.len() + 1 != columns.len() {
-            return Err(at(line, format!("{} columns, the first line names {}", row.len() + 1, columns.len())));
+            return Err(at(line, format!("{} columns, but the first line names {}", row.len() + 1, columns.len())));
         }
         files.push(folder.join(file));
         if let Some(weight) = weight {
             let word = row.remove(weight - 1);
             let number = word.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
-            weights.push(number.ok_or_else(|| at(line, format!("the weight '{word}' is no number from 0 on")))?);
+            let wrong = || at(line, format!("the weight must be a number of at least 0, but is '{word}'"));
+            weights.push(number.ok_or_else(wrong)?);
         }
         labels.push((line, row));
     }
@@ -70,7 +71,7 @@ type Labels = [(usize, Vec<String>)];
 fn classes(labels: &Labels, requirements: &Requirements) -> Result<Tensor, (usize, String)> {
     let wanted = &requirements.label_shape;
     if let Some((line, row)) = labels.iter().find(|(_, row)| row.len() != 1 || !wanted.is_empty()) {
-        return Err((*line, format!("{} labels of classes, and the model wants {wanted:?} per sample", row.len())));
+        return Err((*line, format!("found {} class labels, but the model expects {wanted:?} per sample", row.len())));
     }
     let words = || labels.iter().map(|(_, row)| row[0].as_str());
     let numbers: Option<Vec<i64>> = words().map(|word| word.parse().ok()).collect();
@@ -93,11 +94,11 @@ fn values(
     for (line, row) in labels {
         if row.len() as u64 != count {
             let wanted = &requirements.label_shape;
-            return Err((*line, format!("{} labels, and the model wants {wanted:?} per sample", row.len())));
+            return Err((*line, format!("found {} labels, but the model expects {wanted:?} per sample", row.len())));
         }
         for word in row {
             let number: Option<f32> = word.parse().ok();
-            numbers.push(number.ok_or_else(|| (*line, format!("'{word}' is no number")))?);
+            numbers.push(number.ok_or_else(|| (*line, format!("'{word}' is not a number")))?);
         }
     }
     let shape: Vec<u64> = [labels.len() as u64].into_iter().chain(requirements.label_shape.iter().copied()).collect();
@@ -190,7 +191,7 @@ mod tests {
         assert_eq!(set("0..3").class_weights().unwrap(), [0.5, 0.5, 1.0]);
         let (_folder, path) = table("path,label,weight\nimages/a.png,1,-1\n");
         let error = open(&path, &requirements).err().unwrap().to_string();
-        assert!(error.contains("line 2: the weight '-1' is no number from 0 on"), "{error}");
+        assert!(error.contains("line 2: the weight must be a number of at least 0, but is '-1'"), "{error}");
     }
 
     #[test]
@@ -198,10 +199,10 @@ mod tests {
         let values = LabelKind::Values(DataType::Float32);
         for (text, kind, shape, words) in [
             ("images/a.png,1\n", LabelKind::Classes, [].as_slice(), "line 1: the columns are not named"),
-            ("path,label\nimages/a.png\n", LabelKind::Classes, &[], "line 2: 1 columns, the first line names 2"),
+            ("path,label\nimages/a.png\n", LabelKind::Classes, &[], "line 2: 1 columns, but the first line names 2"),
             ("path,label\n,1\n", LabelKind::Classes, &[], "line 2: the path is missing"),
-            ("path,a,b\nimages/a.png,1,2\n", LabelKind::Classes, &[], "line 2: 2 labels of classes"),
-            ("path,label\nimages/a.png,x\n", values, &[1], "line 2: 'x' is no number"),
+            ("path,a,b\nimages/a.png,1,2\n", LabelKind::Classes, &[], "line 2: found 2 class labels"),
+            ("path,label\nimages/a.png,x\n", values, &[1], "line 2: 'x' is not a number"),
         ] {
             let error = labels(text, kind, shape).unwrap_err();
             assert!(error.contains("table.csv") && error.contains(words), "{error}");

@@ -75,7 +75,7 @@ impl Mixing {
         let spatial =
             batch.inputs.values().find(|input| input.data_type().is_float() && matches!(input.shape().len(), 4 | 5));
         let Some(spatial) = spatial.map(|input| input.shape()[2..].to_vec()) else {
-            let reason = "cutmix needs an input of floating-point numbers with two or three spatial axes";
+            let reason = "cutmix requires a floating-point input with two or three spatial axes";
             return Err(DataError::unsupported("the data", reason));
         };
         let grid = Grid::of(&spatial);
@@ -110,14 +110,14 @@ const LABELS: &str = "labels";
 fn added(tensor: &Tensor, other: &Tensor, shares: &[f64], origin: &str) -> Result<Tensor, DataError> {
     let data_type = tensor.data_type();
     if !data_type.is_float() {
-        let way_out = match origin {
-            LABELS => {
-                "classes cannot be mixed: this needs a loss of soft labels, or one that takes numbers (kl, bce, mse) and labels that are a row \
-                       of numbers for each sample, such as 0,0,1,0"
-            }
-            _ => "whole numbers cannot be mixed",
+        let reason = match origin {
+            LABELS => format!(
+                "classes ({data_type}) cannot be mixed; use a loss on soft labels, or a loss on numbers (kl, bce, mse) \
+                 with a row of numbers as each sample's label, such as 0,0,1,0"
+            ),
+            _ => format!("whole numbers ({data_type}) cannot be mixed"),
         };
-        return Err(DataError::unsupported(origin, format!("they are {data_type}; {way_out}")));
+        return Err(DataError::unsupported(origin, reason));
     }
     let values =
         |tensor: &Tensor| Ok(convert(tensor.clone(), DataType::Float32, 1.0, origin)?.to_f32().unwrap_or_default());
@@ -214,10 +214,7 @@ mod tests {
         for word in ["mixup:1", "cutmix:1"] {
             let class = |number| labelled(Tensor::from_i64(&[1], &[number]), number as f32);
             let error = mixing(word).apply(class(1), &class(0), &[3]).unwrap_err().to_string();
-            assert!(
-                error.contains("labels: they are int64; classes cannot be mixed") && error.contains("kl"),
-                "{error}"
-            );
+            assert!(error.contains("labels: classes (int64) cannot be mixed") && error.contains("kl"), "{error}");
         }
         assert!("mixup".parse::<Transform>().is_err() && "cutmix:5".parse::<Transform>().is_err());
     }

@@ -122,7 +122,9 @@ impl<R: Read> VoxelStream<R> {
         let malformed = |reason: String| DataError::malformed(origin, reason);
         let size_bytes = packed_size_bytes(header.data_type, &header.shape)
             .filter(|&size_bytes| usize::try_from(size_bytes).is_ok_and(|size| size <= isize::MAX as usize))
-            .ok_or_else(|| malformed(format!("a volume of {:?} {} elements", header.shape, header.data_type)))?;
+            .ok_or_else(|| {
+                malformed(format!("a volume of {:?} {} elements is too large", header.shape, header.data_type))
+            })?;
         Ok(VoxelStream { stream, origin: origin.to_owned(), header, size_bytes })
     }
 
@@ -134,7 +136,7 @@ impl<R: Read> VoxelStream<R> {
         let believable = file_bytes.saturating_mul(DEFLATE_RATIO_MAX).saturating_add(DEFLATE_SLACK_BYTES);
         match is_packed && self.size_bytes > believable {
             true => {
-                let reason = format!("{file_bytes} bytes cannot unpack to {} of voxels", self.size_bytes);
+                let reason = format!("{file_bytes} bytes cannot decompress to {} bytes of voxels", self.size_bytes);
                 Err(DataError::malformed(&self.origin, reason))
             }
             false => Ok(()),
@@ -274,7 +276,11 @@ impl Header {
         };
         match &bytes[344..348] {
             b"n+1\0" => {}
-            b"ni1\0" => return Err(unsupported("header and voxels in two files; save as one .nii file")),
+            b"ni1\0" => {
+                return Err(unsupported(
+                    "a header and voxels in separate files are not supported; save them as one .nii file",
+                ));
+            }
             _ => return Err(malformed("not a NIfTI-1 file: the magic is not n+1".into())),
         }
         let short = |at: usize| {
@@ -287,7 +293,7 @@ impl Header {
         };
         let rank = short(40);
         if !(1..=7).contains(&rank) {
-            return Err(malformed(format!("{rank} dimensions")));
+            return Err(malformed(format!("expected 1 to 7 dimensions, found {rank}")));
         }
         let mut shape = Vec::new();
         for axis in 1..=rank as usize {
@@ -297,11 +303,12 @@ impl Header {
             }
             shape.push(size as u64);
         }
-        let data_type = element_type(short(70))
-            .ok_or_else(|| DataError::unsupported(origin, format!("elements of NIfTI type {}", short(70))))?;
+        let data_type = element_type(short(70)).ok_or_else(|| {
+            DataError::unsupported(origin, format!("elements of NIfTI type {} are not supported", short(70)))
+        })?;
         let voxel_offset = float(108);
         if !(HEADER_BYTES as f64..=VOXEL_OFFSET_MAX as f64).contains(&voxel_offset) {
-            return Err(malformed(format!("voxels at offset {voxel_offset}")));
+            return Err(malformed(format!("the offset of the voxels is out of range: {voxel_offset}")));
         }
         // A slope of 0 means that there is no scaling; some writers use a slope that is not a number for the same purpose.
         let (slope, intercept) = match (float(112), float(116)) {

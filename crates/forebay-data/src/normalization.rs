@@ -37,8 +37,11 @@ impl FromStr for Normalization {
             (pair.0.is_finite() && pair.1.is_finite() && pair.1 > 0.0).then_some(pair)
         };
         let channels = text.split(',').map(pair).collect::<Option<Vec<_>>>();
-        let wrong =
-            || format!("'{text}' is not MEAN/DEVIATION, once or for each channel: 0.485/0.229,0.456/0.224,0.406/0.225");
+        let wrong = || {
+            format!(
+                "'{text}' is not MEAN/DEVIATION, given once or for each channel (0.485/0.229,0.456/0.224,0.406/0.225)"
+            )
+        };
         Ok(Normalization { channels: channels.ok_or_else(wrong)? })
     }
 }
@@ -61,7 +64,7 @@ impl Normalization {
             if count != 1 && count != channels {
                 return Err(DataError::unsupported(
                     origin,
-                    format!("{channels} channels, and there are means of {count}"),
+                    format!("it has {channels} channels, but there are {count} means"),
                 ));
             }
             let mut values = convert(input.clone(), DataType::Float32, 1.0, &origin)?.to_f32().unwrap_or_default();
@@ -141,6 +144,6 @@ mod tests {
         }
         let three: Normalization = "1/1,2/2,3/3".parse().unwrap();
         let error = three.apply(batch(&[0.0; 4])).unwrap_err().to_string();
-        assert!(error.contains("2 channels") && error.contains("means of 3"), "{error}");
+        assert!(error.contains("2 channels") && error.contains("3 means"), "{error}");
     }
 }

@@ -43,7 +43,7 @@ pub fn read_from(mut stream: impl Read, size_bytes_max: u64, origin: &str) -> Re
     let Layout { ty, big_endian, fortran_order, .. } = layout;
     // The elements can be compressed, so memory is allocated only as they are actually read.
     let bytes = forebay_limits::read_up_to(stream, size_bytes);
-    let mut bytes = bytes.map_err(|error| malformed(format!("cannot read: {error}")))?;
+    let mut bytes = bytes.map_err(|error| malformed(format!("cannot read the elements: {error}")))?;
     if (bytes.len() as u64) < size_bytes {
         return Err(malformed(format!("truncated: {} of the {size_bytes} bytes of its elements", bytes.len())));
     }
@@ -51,7 +51,7 @@ pub fn read_from(mut stream: impl Read, size_bytes_max: u64, origin: &str) -> Re
         bytes.chunks_exact_mut(ty.data_type.size_bytes() as usize).for_each(<[u8]>::reverse);
     }
     if ty.data_type == DataType::Bool && bytes.iter().any(|&byte| byte > 1) {
-        return Err(malformed("a boolean that is neither 0 nor 1".into()));
+        return Err(malformed("it contains a boolean that is neither 0 nor 1".into()));
     }
     if fortran_order {
         bytes = row_major(&bytes, ty.data_type.size_bytes() as usize, &ty.shape);
@@ -92,7 +92,7 @@ impl Layout {
         let TensorType { data_type, shape, .. } = &self.ty;
         let size_bytes = packed_size_bytes(*data_type, shape).filter(|&size_bytes| size_bytes <= size_bytes_max);
         size_bytes.ok_or_else(|| {
-            let reason = format!("{data_type}{shape:?} does not fit the {size_bytes_max} bytes that there are");
+            let reason = format!("{data_type}{shape:?} does not fit in the {size_bytes_max} bytes that are present");
             DataError::malformed(origin, reason)
         })
     }
@@ -139,17 +139,20 @@ fn read_header(mut stream: impl Read, origin: &str) -> Result<(Header, DataType,
             read_exact(&mut stream, &mut length, "the header's length", origin)?;
             u32::from_le_bytes(length) as usize
         }
-        version => return Err(malformed(format!("version {version} of the NumPy format is not known"))),
+        version => return Err(malformed(format!("version {version} of the NumPy format is not supported"))),
     };
     if header_bytes > HEADER_BYTES_MAX {
-        return Err(malformed(format!("a header of {header_bytes} bytes; at most {HEADER_BYTES_MAX} are believed")));
+        return Err(malformed(format!(
+            "the header has {header_bytes} bytes, but at most {HEADER_BYTES_MAX} are allowed"
+        )));
     }
     let mut header = vec![0u8; header_bytes];
     read_exact(&mut stream, &mut header, "the header", origin)?;
     let header = String::from_utf8(header).map_err(|_| malformed("the header is not text".into()))?;
     let header = Header::parse(&header).map_err(|reason| malformed(format!("header {header:?}: {reason}")))?;
-    let (data_type, big_endian) = element_type(&header.descr)
-        .ok_or_else(|| DataError::unsupported(origin, format!("elements of type '{}'", header.descr)))?;
+    let (data_type, big_endian) = element_type(&header.descr).ok_or_else(|| {
+        DataError::unsupported(origin, format!("elements of type '{}' are not supported", header.descr))
+    })?;
     Ok((header, data_type, big_endian))
 }
 
@@ -180,7 +183,8 @@ pub fn write_to(mut stream: impl Write, array: &Tensor) -> std::io::Result<()> {
         [one] => format!("({one},)"),
         several => format!("({})", several.join(", ")),
     };
-    let descr = type_name(array.data_type()).ok_or_else(|| std::io::Error::other("a type that files do not have"))?;
+    let descr =
+        type_name(array.data_type()).ok_or_else(|| std::io::Error::other("NumPy files cannot store this type"))?;
     let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
     // The newline ends the header, and the elements start at an aligned offset.
     let unpadded = MAGIC.len() + 4 + header.len() + 1;
@@ -197,7 +201,7 @@ pub fn write_to(mut stream: impl Write, array: &Tensor) -> std::io::Result<()> {
 fn read_exact(stream: &mut impl Read, bytes: &mut [u8], what: &str, origin: &str) -> Result<(), DataError> {
     stream.read_exact(bytes).map_err(|error| {
         let reason = match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => format!("truncated: it ends inside {what}"),
+            std::io::ErrorKind::UnexpectedEof => format!("truncated: it ends within {what}"),
             _ => format!("cannot read {what}: {error}"),
         };
         DataError::malformed(origin, reason)
@@ -353,7 +357,7 @@ fn tuple(text: &str) -> Result<(Vec<u64>, &str), String> {
         words.pop();
     }
     if words.len() > DIMENSIONS_MAX {
-        return Err(format!("{} dimensions", words.len()));
+        return Err(format!("it has {} dimensions, but at most {DIMENSIONS_MAX} are supported", words.len()));
     }
     let size = |word: &str| word.trim_end_matches('L').parse().map_err(|_| format!("'{word}' is not a size"));
     Ok((words.into_iter().map(size).collect::<Result<_, _>>()?, rest.trim_start()))
@@ -463,7 +467,7 @@ mod tests {
     #[test]
     fn unsupported_types_are_named() {
         let complex = file("{'descr': '<c8', 'fortran_order': False, 'shape': (1,), }\n", &[0; 8]);
-        assert_eq!(read_bytes(&complex).unwrap_err().to_string(), "a.npy: elements of type '<c8'");
+        assert_eq!(read_bytes(&complex).unwrap_err().to_string(), "a.npy: elements of type '<c8' are not supported");
         let structured = file("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }\n", &[0; 8]);
         assert!(read_bytes(&structured).unwrap_err().to_string().contains("structured"));
         let objects = file("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n", &[0; 8]);

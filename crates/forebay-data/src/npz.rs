@@ -57,7 +57,7 @@ impl Archive {
         let origin = self.origin(name);
         let Some(index) = self.zip.index_for_name(&format!("{name}.npy")) else { return Ok(None) };
         let entry = self.zip.by_index(index);
-        let entry = entry.map_err(|error| DataError::malformed(&origin, format!("cannot read: {error}")))?;
+        let entry = entry.map_err(|error| DataError::malformed(&origin, format!("cannot read the array: {error}")))?;
         npy::read_type(entry, &origin).map(Some)
     }
 
@@ -75,7 +75,7 @@ impl Archive {
         let origin = self.origin(name);
         let Some(index) = self.zip.index_for_name(&format!("{name}.npy")) else { return Ok(None) };
         let entry = self.zip.by_index(index);
-        let entry = entry.map_err(|error| DataError::malformed(&origin, format!("cannot read: {error}")))?;
+        let entry = entry.map_err(|error| DataError::malformed(&origin, format!("cannot read the array: {error}")))?;
         let is_stored = entry.compression() == CompressionMethod::Stored && !entry.encrypted();
         let size_bytes = entry.compressed_size();
         let place = entry.data_start().filter(|_| is_stored);
@@ -92,15 +92,17 @@ impl Archive {
             let (path, name, present) = (self.path.clone(), name.to_owned(), self.names());
             return Err(DataError::MissingArray { path, name, present });
         };
-        let mut entry =
-            self.zip.by_index(index).map_err(|error| DataError::malformed(&origin, format!("cannot read: {error}")))?;
+        let mut entry = self
+            .zip
+            .by_index(index)
+            .map_err(|error| DataError::malformed(&origin, format!("cannot read the array: {error}")))?;
         let believable = match entry.compression() {
             CompressionMethod::Stored => entry.compressed_size(),
             _ => entry.compressed_size().saturating_mul(DEFLATE_RATIO_MAX).saturating_add(DEFLATE_SLACK_BYTES),
         };
         if entry.size() > believable {
             let (size, compressed) = (entry.size(), entry.compressed_size());
-            return Err(DataError::malformed(origin, format!("{compressed} bytes cannot unpack to {size}")));
+            return Err(DataError::malformed(origin, format!("{compressed} bytes cannot decompress to {size} bytes")));
         }
         let size_bytes = entry.size();
         let array = npy::read_from(&mut entry, size_bytes, &origin)?;
@@ -152,7 +154,7 @@ mod tests {
             assert_eq!(archive.read("x").unwrap(), x);
             assert_eq!(archive.read("gpu_0/data_0").unwrap(), y);
             let error = archive.read("labels").unwrap_err().to_string();
-            assert!(error.contains("no array named labels; the file holds gpu_0/data_0, x"), "{error}");
+            assert!(error.contains("no array named 'labels'; it contains gpu_0/data_0, x"), "{error}");
         }
     }
 

@@ -50,7 +50,9 @@ pub(crate) fn open(path: &Path) -> Result<VoxelStream<Box<dyn Read>>, DataError>
     let unsupported = |reason: String| DataError::unsupported(&origin, reason);
     if let Some(name) = &fields.data_file {
         if name.starts_with("LIST") || name.contains('%') {
-            return Err(unsupported("voxels in several files are not read; save them as one .nrrd file".to_owned()));
+            return Err(unsupported(
+                "voxels in several files are not supported; save them as one .nrrd file".to_owned(),
+            ));
         }
         let other = path.parent().unwrap_or(Path::new("")).join(name);
         let file = forebay_limits::open_regular(&other).map_err(|error| DataError::io(&other, error))?;
@@ -60,18 +62,20 @@ pub(crate) fn open(path: &Path) -> Result<VoxelStream<Box<dyn Read>>, DataError>
     let is_packed = match fields.encoding.as_str() {
         "raw" => false,
         "gzip" | "gz" => true,
-        other => return Err(unsupported(format!("encoding '{other}' is not read; save it as raw or gzip"))),
+        other => {
+            return Err(unsupported(format!("encoding '{other}' is not supported; save the voxels as raw or gzip")));
+        }
     };
     if let Some(kind) =
         fields.kinds.iter().find(|kind| !matches!(kind.as_str(), "domain" | "space" | "time" | "???" | "none"))
     {
-        let reason = format!("an axis of kind '{kind}' is no spatial axis; save each channel as a file of its own");
+        let reason = format!("an axis of kind '{kind}' is not a spatial axis; save each channel as a separate file");
         return Err(unsupported(reason));
     }
     let header = fields.header().map_err(|reason| DataError::malformed(&origin, reason))?;
     let voxels = voxels(stream, &fields, is_packed);
     let voxels =
-        voxels.map_err(|error| DataError::malformed(&origin, format!("cannot read up to the voxels: {error}")))?;
+        voxels.map_err(|error| DataError::malformed(&origin, format!("cannot skip to the voxels: {error}")))?;
     let stream = VoxelStream::of(voxels, &origin, header)?;
     stream.check_packed(file_bytes, is_packed)?;
     Ok(stream)
@@ -100,7 +104,7 @@ impl Fields {
             number += 1;
             bytes += read.map_err(|error| format!("line {number}: {error}"))? as u64;
             if bytes >= HEADER_BYTES_MAX {
-                return Err(format!("its header has no end within {HEADER_BYTES_MAX} bytes"));
+                return Err(format!("its header does not end within {HEADER_BYTES_MAX} bytes"));
             }
             let is_end = line.is_empty();
             let text = String::from_utf8_lossy(&line);
@@ -118,8 +122,8 @@ impl Fields {
                 _ => match text.split_once(':') {
                     Some((name, value)) => fields
                         .take(&name.to_ascii_lowercase(), value.trim())
-                        .map_err(|()| format!("line {number}: {name} is '{}'", value.trim()))?,
-                    None => return Err(format!("line {number} is no field: '{text}'")),
+                        .map_err(|()| format!("line {number}: invalid {name} '{}'", value.trim()))?,
+                    None => return Err(format!("line {number} is not a field: '{text}'")),
                 },
             }
         }
@@ -153,15 +157,15 @@ impl Fields {
 
     /// Returns the header of a volume with these fields.
     fn header(&self) -> Result<Header, String> {
-        let data_type = self.data_type.ok_or("it has no type")?;
+        let data_type = self.data_type.ok_or("it has no field 'type'")?;
         let big_endian = match (self.big_endian, data_type.size_bytes()) {
             (Some(big_endian), _) => big_endian,
             (None, 1) => false,
-            (None, _) => return Err(format!("it has no endian, and its type is {data_type}")),
+            (None, _) => return Err(format!("it has no field 'endian', but its type is {data_type}")),
         };
         if self.sizes.is_empty() || self.dimension != Some(self.sizes.len()) || self.sizes.contains(&0) {
             let dimension = self.dimension.map_or("none".to_owned(), |dimension| dimension.to_string());
-            return Err(format!("its sizes are {:?}, its dimension {dimension}", self.sizes));
+            return Err(format!("its sizes {:?} and its dimension {dimension} do not describe a volume", self.sizes));
         }
         let shape = self.sizes.clone();
         Ok(Header { shape, data_type, slope: 1.0, intercept: 0.0, big_endian, voxel_offset: 0 })
@@ -213,11 +217,11 @@ mod tests {
             |from: &str, to: &str| opened(String::from_utf8_lossy(good).replace(from, to).as_bytes()).unwrap_err();
         for (from, to, words) in [
             ("NRRD0004", "PNG", "does not begin with NRRD000"),
-            ("ushort", "block", "line 3: type is 'block'"),
-            ("sizes: 2 1", "sizes: 2", "its sizes are [2], its dimension 2"),
-            ("endian: big\n", "", "it has no endian, and its type is uint16"),
-            ("raw", "bzip2", "encoding 'bzip2' is not read"),
-            ("# words", "words", "line 2 is no field: 'words'"),
+            ("ushort", "block", "line 3: invalid type 'block'"),
+            ("sizes: 2 1", "sizes: 2", "its sizes [2] and its dimension 2 do not describe a volume"),
+            ("endian: big\n", "", "it has no field 'endian', but its type is uint16"),
+            ("raw", "bzip2", "encoding 'bzip2' is not supported"),
+            ("# words", "words", "line 2 is not a field: 'words'"),
             ("# words", "kinds: vector domain", "axis of kind 'vector'"),
             ("encoding: raw", "data file: LIST", "several files"),
         ] {

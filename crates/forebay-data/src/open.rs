@@ -43,7 +43,7 @@ fn below(folder: &Path) -> Option<DataError> {
     let folders: Vec<PathBuf> = image_set::listed(folder).ok()?.into_iter().filter(has_tables).collect();
     let first = folders.first()?.display();
     let reason = format!(
-        "no data in this folder itself, but tables in {} of its sub-folders: give one of them, such as {first}",
+        "no data in this folder itself, but tables in {} of its sub-folders; use one of them, such as {first}",
         folders.len()
     );
     Some(DataError::layout(folder, reason))
@@ -151,7 +151,7 @@ pub fn open_with(data: &str, requirements: &Requirements, reading: &Reading) -> 
         if !path.is_dir() || kind_of(path)? != Kind::Volumes {
             return Err(DataError::unsupported(
                 data,
-                "patches are of volumes: a folder of pairs of NIfTI or NRRD files",
+                "patches require volumes, in a folder of pairs of NIfTI or NRRD files",
             ));
         }
         return DataSet::new(patch_set::open(path, requirements, patches, selection)?, None, data);

@@ -48,7 +48,7 @@ fn volumes(folder: &Path) -> Result<BTreeMap<String, PathBuf>, DataError> {
         if let Some(stem) = volume_file::stem(&path).filter(|stem| !stem.starts_with('.'))
             && let Some(twin) = found.insert(stem.to_owned(), path.clone())
         {
-            let reason = format!("both {} and {} are there", file_name(&twin), file_name(&path));
+            let reason = format!("both {} and {} exist", file_name(&twin), file_name(&path));
             return Err(DataError::layout(folder, reason));
         }
     }
@@ -71,11 +71,15 @@ fn pairs_in_two_folders(folder: &Path) -> Result<Vec<Pair>, DataError> {
     }
     let pair = |(sample, images): (String, Vec<PathBuf>)| match labels.remove(&sample) {
         Some(labels) => Ok(Pair { images, labels }),
-        None => Err(DataError::layout(folder, format!("labelsTr has no {sample} for {}", file_name(&images[0])))),
+        None => {
+            Err(DataError::layout(folder, format!("labelsTr has no file named {sample} for {}", file_name(&images[0]))))
+        }
     };
     let pairs = samples.into_iter().map(pair).collect::<Result<_, _>>()?;
     match labels.into_keys().next() {
-        Some(label) => Err(DataError::layout(folder, format!("imagesTr has no {label}, labelsTr has"))),
+        Some(label) => {
+            Err(DataError::layout(folder, format!("imagesTr has no file named {label}, but labelsTr has one")))
+        }
         None => Ok(pairs),
     }
 }
@@ -84,7 +88,10 @@ fn pairs_in_one_folder(folder: &Path) -> Result<Vec<Pair>, DataError> {
     let (labels, mut images): (Vec<_>, Vec<_>) =
         volumes(folder)?.into_iter().partition(|(stem, _)| label_key(stem).is_some());
     if labels.is_empty() {
-        let reason = format!("no label file among {} NIfTI files; one has {LABEL_WORDS:?} in its name", images.len());
+        let reason = format!(
+            "no label file among {} NIfTI files; a label file has one of {LABEL_WORDS:?} in its name",
+            images.len()
+        );
         return Err(DataError::layout(folder, reason));
     }
     let mut pairs = Vec::new();
@@ -181,7 +188,7 @@ mod tests {
         assert!(error(&["a_label.nii", "b_image.nii"]).contains("no image file belongs to a_label.nii"));
         assert!(error(&["a_label.nii", "a.nii", "b.nii"]).contains("no label file belongs to b.nii"));
         assert!(error(&["a_seg.nii", "a_t1.nii", "a_t2.nii"]).contains("both a_t1.nii and a_t2.nii could belong"));
-        assert!(error(&["imagesTr/a.nii", "labelsTr/b.nii"]).contains("labelsTr has no a for a.nii"));
+        assert!(error(&["imagesTr/a.nii", "labelsTr/b.nii"]).contains("labelsTr has no file named a for a.nii"));
         assert!(error(&["a.nii", "a.nii.gz", "a_seg.nii"]).contains("both"));
     }
 }

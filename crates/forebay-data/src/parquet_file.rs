@@ -49,7 +49,8 @@ pub(crate) fn open(path: &Path) -> Result<Table, DataError> {
         if all.files.is_empty() {
             (all.columns, all.definitions) = (columns, definitions);
         } else if all.columns != columns || all.definitions != definitions {
-            let reason = format!("it has the columns {}, others {}", listed(&columns), listed(&all.columns));
+            let reason =
+                format!("it has the columns {}, but the first file has {}", listed(&columns), listed(&all.columns));
             return Err(DataError::malformed(origin, reason));
         }
         for (number, group) in reader.metadata().row_groups().iter().enumerate() {
@@ -184,7 +185,7 @@ fn read(
         ColumnReader::DoubleColumnReader(reader) => of!(reader),
         ColumnReader::ByteArrayColumnReader(reader) => of!(reader),
         ColumnReader::FixedLenByteArrayColumnReader(reader) => of!(reader),
-        ColumnReader::Int96ColumnReader(_) => Err((None, "times of 96 bits are not read".to_owned())),
+        ColumnReader::Int96ColumnReader(_) => Err((None, "96-bit times are not supported".to_owned())),
     }
 }
 
@@ -199,7 +200,7 @@ where
     T::T: Bytes,
 {
     let damaged = |error: parquet::errors::ParquetError| (None, format!("damaged: {error}"));
-    let truncated = || (None, "truncated: it has fewer rows than it says".to_owned());
+    let truncated = || (None, "truncated: it has fewer rows than its metadata says".to_owned());
     let mut skipped = 0;
     while skipped < skip {
         match reader.skip_records(skip - skipped).map_err(damaged)? {

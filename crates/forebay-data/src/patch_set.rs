@@ -71,17 +71,17 @@ pub(crate) fn open(
     if requirements.label_shape != patch {
         let wanted = &requirements.label_shape;
         return Err(layout(format!(
-            "the labels of a patch have its sizes {patch:?}, and the model wants {wanted:?} per sample"
+            "the labels of a patch have its sizes {patch:?}, but the model expects {wanted:?} per sample"
         )));
     }
     if patches.sizes != patch {
-        return Err(layout(format!("patches of {:?} were asked for, and the model takes {patch:?}", patches.sizes)));
+        return Err(layout(format!("patches of {:?} were requested, but the model requires {patch:?}", patches.sizes)));
     }
     let mut pairs = pairing::pairs(folder)?;
     let selection = selection.unwrap_or_default();
     let range = selection.start as usize..selection.end.map_or(pairs.len(), |end| end as usize);
     if range.start >= range.end || range.end > pairs.len() {
-        let reason = format!("volumes {}..{} were asked for, there are {}", range.start, range.end, pairs.len());
+        let reason = format!("volumes {}..{} were requested, but there are {}", range.start, range.end, pairs.len());
         return Err(DataError::Rows { data: folder.display().to_string(), reason });
     }
     pairs = pairs.drain(range).collect();
@@ -211,7 +211,8 @@ impl Source for PatchSet {
             let (image, classes) = match self.is_whole {
                 true if self.sizes[pair] != self.sizes[self.pair_of(samples[0])] => {
                     let origin = self.pairs[pair].images[0].display().to_string();
-                    let expected = "the sizes of the other volumes of the batch (a batch of one takes any)".to_owned();
+                    let expected =
+                        "the sizes of the other volumes in the batch (a batch of one accepts any)".to_owned();
                     return Err(DataError::Shape { origin, found: self.sizes[pair].clone(), expected });
                 }
                 true => (volume.image.clone(), volume.labels.clone()),
@@ -341,7 +342,7 @@ mod tests {
             set(folder.path(), &[2, 2, 3], Some(1), "1..3")
                 .err()
                 .unwrap()
-                .contains("volumes 1..3 were asked for, there are 2")
+                .contains("volumes 1..3 were requested, but there are 2")
         );
         assert_eq!(set(folder.path(), &[2, 2, 3], Some(4), "1..2").unwrap().sample_count(), 4);
     }

@@ -140,7 +140,7 @@ fn lengths(archive: &mut Archive, name: &str) -> Result<Option<Vec<u64>>, DataEr
     let lengths = lengths.and_then(|lengths| lengths.into_iter().map(|length| u64::try_from(length).ok()).collect());
     match lengths {
         Some(lengths) => Ok(Some(lengths)),
-        None => Err(DataError::malformed(origin, "lengths are a list of integers, none of them negative".to_string())),
+        None => Err(DataError::malformed(origin, "lengths must be a list of non-negative integers".to_string())),
     }
 }
 
@@ -208,7 +208,7 @@ pub fn open(
         let tie = open.into_iter().find(follows);
         if let (None, Some((shape, origin))) = (tie, label_shapes.iter().find(|(shape, _)| shape[axis] != wanted)) {
             let expected =
-                format!("{wanted} along axis {axis}, or the size of an input's axis that the model leaves open");
+                format!("{wanted} along axis {axis}, or the size of an input axis that the model leaves open");
             return Err(DataError::Shape { origin: origin.clone(), found: shape.clone(), expected });
         }
         set.ties.push(tie);
@@ -243,7 +243,7 @@ fn joined(path: &Path, requirements: &Requirements, mut held: HeldBytes) -> Resu
             return Err(DataError::Shape { origin, found: shape, expected });
         }
         if *count.get_or_insert(samples) != samples {
-            let reason = format!("it has {samples} samples, others have {}", count.unwrap_or_default());
+            let reason = format!("it has {samples} samples, but other arrays have {}", count.unwrap_or_default());
             return Err(DataError::malformed(origin, reason));
         }
         arrays.insert(name.to_string(), (array, starts));
@@ -321,8 +321,8 @@ impl RaggedSet {
             for &sample in samples {
                 let shape = &self.shapes[sample as usize][i];
                 if self.free.pad_to.is_none() && *shape != target {
-                    let way_out = "--pad-to pads samples to one size, --bucket-by puts those of one size together";
-                    let expected = format!("{target:?}, as other samples of the batch have ({way_out})");
+                    let way_out = "--pad-to pads samples to the same size, --bucket-by groups those of the same size";
+                    let expected = format!("{target:?}, like other samples in the batch ({way_out})");
                     let origin = self.origin(sample, &input.name);
                     return Err(DataError::Shape { origin, found: shape.clone(), expected });
                 }
@@ -351,7 +351,7 @@ impl RaggedSet {
             (Some(label), DataType::Int32) => (label as i32).to_le_bytes().to_vec(),
             _ => {
                 let expected = format!(
-                    "{shape:?}: padded places would count in the loss (--ignore-index names a label that does not count)"
+                    "{shape:?}; padded labels would count in the loss (--ignore-index names a label that does not count)"
                 );
                 return Err(DataError::Shape { origin, found: labels.shape().to_vec(), expected });
             }
@@ -399,7 +399,7 @@ impl Source for RaggedSet {
             Samples::Files(files) => ("a folder of .npz files", size_of_files(files.iter().map(PathBuf::as_path))?, 0),
             Samples::Joined { arrays, .. } => {
                 let held = arrays.values().map(|(array, _)| array.held_bytes()).sum();
-                ("an .npz archive of samples one behind the other", size_of_files([self.path.as_path()])?, held)
+                ("an .npz archive of concatenated samples", size_of_files([self.path.as_path()])?, held)
             }
         };
         Ok(Description { kind: kind.to_owned(), tensors, size_bytes, held_bytes, ..Description::default() })

@@ -37,7 +37,7 @@ impl Sampler {
     /// # Panics
     /// If a count is 0.
     pub fn new(sample_count: u64, batch_size: u64, seed: Option<u64>) -> Sampler {
-        assert!(sample_count > 0 && batch_size > 0, "no samples, or none per batch");
+        assert!(sample_count > 0 && batch_size > 0, "the number of samples and the batch size must be at least 1");
         let steps_per_epoch = sample_count.div_ceil(batch_size);
         Sampler { sample_count, batch_size, seed, buckets: None, weights: None, steps_per_epoch, batches: None }
     }
@@ -77,7 +77,10 @@ impl Sampler {
     /// # Panics
     /// If there are no samples, or the batch size is 0, or a weight is negative or not a number, or all are 0.
     pub fn weighted(weights: &[f64], batch_size: u64, seed: u64) -> Sampler {
-        assert!(weights.iter().all(|weight| weight.is_finite() && *weight >= 0.0), "weights are numbers from 0 on");
+        assert!(
+            weights.iter().all(|weight| weight.is_finite() && *weight >= 0.0),
+            "weights must be finite and at least 0"
+        );
         let sums = weights.iter().scan(0.0, |sum, weight| {
             *sum += weight;
             Some(*sum)

@@ -47,7 +47,8 @@ pub fn png(batch: &Batch) -> Result<Vec<u8>, DataError> {
     let Some(image) = image else {
         let shapes: Vec<String> =
             batch.inputs.iter().map(|(name, input)| format!("{name} {:?}", &input.shape()[1..])).collect();
-        let reason = format!("no input has channels and two or three spatial axes: {}", shapes.join(", "));
+        let reason =
+            format!("no input has channels and two or three spatial axes; the inputs are {}", shapes.join(", "));
         return Err(DataError::unsupported("the data", reason));
     };
     let labels = Some(&batch.labels).filter(|labels| labels.shape()[1..] == image.shape()[2..]);

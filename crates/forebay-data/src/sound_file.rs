@@ -42,7 +42,7 @@ enum Reader {
 impl Reader {
     fn open(path: &Path) -> Result<Reader, DataError> {
         let unreadable = |reason: String| {
-            DataError::malformed(path.display().to_string(), format!("not a readable sound: {reason}"))
+            DataError::malformed(path.display().to_string(), format!("not a readable sound file: {reason}"))
         };
         let file = forebay_limits::open_regular(path).map_err(|error| DataError::io(path, error))?;
         let file = BufReader::new(file);
@@ -124,7 +124,7 @@ impl Sounds {
         let [input] = requirements.inputs.as_slice() else {
             let count = requirements.inputs.len();
             return Err(format!(
-                "a folder of sounds feeds models with one input, and this one has {count}; use an .npz archive"
+                "a folder of sounds requires a model with one input, but this one has {count}; use an .npz archive"
             ));
         };
         let (channels, length) = match input.sample_shape[..] {
@@ -134,13 +134,13 @@ impl Sounds {
         };
         if !input.data_type.is_float() || channels == 0 || length == 0 {
             return Err(format!(
-                "sounds feed a floating-point input [batch, length] or [batch, channels, length]; input {} is {}{:?} per sample",
+                "sounds require a floating-point input [batch, length] or [batch, channels, length], but input {} is {}{:?} per sample",
                 input.name, input.data_type, input.sample_shape
             ));
         }
         if requirements.labels != LabelKind::Classes || !requirements.label_shape.is_empty() {
             return Err(
-                "a folder of sounds has one class for each, and this model and loss want other labels".to_owned()
+                "a folder of sounds has one class per sound, but this model and loss require other labels".to_owned()
             );
         }
         let (channels, length, input_scale) = (channels as usize, length as usize, requirements.input_scale);
@@ -157,14 +157,14 @@ impl Sounds {
         let Format { rate, channels, .. } = reader.format();
         if rate != self.rate {
             let reason = format!(
-                "it has {rate} samples per second, the first sound {}; `sox IN OUT rate {}` resamples",
+                "it has {rate} samples per second, but the first sound has {}; resample it with `sox IN OUT rate {}`",
                 self.rate, self.rate
             );
             return Err(DataError::unsupported(origin, reason));
         }
         let found = channels as usize;
         if found != self.channels && self.channels != 1 {
-            let expected = format!("{} channels, as input {} has", self.channels, self.input.name);
+            let expected = format!("{} channels, to match input {}", self.channels, self.input.name);
             return Err(DataError::Shape { origin, found: vec![u64::from(channels)], expected });
         }
         let numbers = reader.numbers(self.length.saturating_mul(found)).map_err(|(count, reason)| {

@@ -46,7 +46,9 @@ pub(crate) fn is_sounds(folder: &Path) -> Result<bool, DataError> {
 /// [`DataError`] naming the folder if the model takes no sounds, or the first sound if it cannot be read.
 pub(crate) fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source>, DataError> {
     let (files, labels, classes) = files(folder)?;
-    let first = files.first().ok_or_else(|| DataError::layout(folder, "no sounds in sub-folders, one per class"))?;
+    let first = files
+        .first()
+        .ok_or_else(|| DataError::layout(folder, "no sounds found; expected them in sub-folders, one per class"))?;
     let first = format(first)?;
     let sounds = Sounds::of(requirements, first.rate).map_err(|reason| DataError::layout(folder, reason))?;
     let labels = Tensor::from_i64(&[labels.len() as u64], &labels);
@@ -70,7 +72,7 @@ impl Source for SoundSet {
         let length = length.map_or("unknown length".to_owned(), |length| format!("{length} samples"));
         let shape = &self.sounds.input.sample_shape;
         let sound = format!(
-            "sounds, the first {channels} channel{} of {length}, {bits} bits, {rate} per second; cut or padded to {shape:?}",
+            "sounds, the first with {channels} channel{} of {length}, {bits} bits, {rate} per second; cut or padded to {shape:?}",
             if channels == 1 { "" } else { "s" }
         );
         Ok(Description {

@@ -38,7 +38,7 @@ pub(crate) fn listed(columns: &[Column]) -> String {
         let what = match column.kind {
             Some(Kind::Numbers(data_type)) => data_type.to_string(),
             Some(Kind::Bytes) => "bytes".to_owned(),
-            None => "of another kind".to_owned(),
+            None => "of an unsupported type".to_owned(),
         };
         format!("{} ({what}{})", column.name, if column.is_list { ", a list" } else { "" })
     };
@@ -173,7 +173,7 @@ impl Table {
         if let Some(other) = lengths.iter().position(|&other| other != length) {
             let size = data_type.size_bytes() as usize;
             let reason = format!(
-                "sample {} has {} values, sample {} has {}",
+                "sample {} has {} values, but sample {} has {}",
                 rows[0],
                 length / size,
                 rows[other],

@@ -64,13 +64,13 @@ pub(crate) fn open(
     let origin = path.display().to_string();
     let missing = |what: String| DataError::unsupported(&origin, format!("{what}; the columns are {}", table.listed()));
     if table.rows() == 0 {
-        return Err(missing("there are no rows".to_owned()));
+        return Err(missing("it has no rows".to_owned()));
     }
     let is_input = |name: &str| requirements.inputs.iter().any(|input| input.name == name);
     let label = LABELS.into_iter().filter(|name| !is_input(name)).find_map(|name| table.find(name));
     let label = label.ok_or_else(|| {
         let is_text = table.columns().iter().any(|column| column.kind == Some(Kind::Bytes));
-        let text = if is_text { "; a column of text alone is read with a tokenizer (--tokenizer)" } else { "" };
+        let text = if is_text { "; a column of text alone requires a tokenizer (--tokenizer)" } else { "" };
         missing(format!("no column of labels ({}){text}", LABELS.join(", ")))
     })?;
     let label = label.clone();
@@ -94,7 +94,7 @@ pub(crate) fn open(
                     table.columns().iter().filter(is_single).filter(|column| **column != label).collect();
                 if requirements.inputs.len() != 1 || others.len() as u64 != count {
                     let reason = format!(
-                        "no column {}, and {} columns of single numbers besides the labels, where a sample has {:?}",
+                        "no column named {}, and {} columns of single numbers besides the labels, but a sample has {:?}",
                         input.name,
                         others.len(),
                         input.sample_shape
@@ -135,7 +135,7 @@ fn words(
         let wanted = &requirements.label_shape;
         return Err(DataError::unsupported(
             origin,
-            format!("labels are words, and the model wants {wanted:?} per sample"),
+            format!("the labels are words, but the model expects {wanted:?} per sample"),
         ));
     }
     let mut numbers: BTreeMap<Vec<u8>, i64> = BTreeMap::new();
@@ -160,7 +160,7 @@ impl Numbers {
         let mut numbers = Numbers { column: column.clone(), held: None };
         let origin = format!("{}[{}]", table.paths().next().unwrap_or(Path::new("")).display(), column.name);
         if !matches!(column.kind, Some(Kind::Numbers(_))) {
-            let reason = format!("it holds no numbers that are read; the columns are {}", table.listed());
+            let reason = format!("it does not contain numbers of a supported type; the columns are {}", table.listed());
             return Err(DataError::unsupported(origin, reason));
         }
         let (first, rows) = (numbers.read(table, &[0], count)?, table.rows());
@@ -237,7 +237,7 @@ impl Source for TableSet {
         });
         let labels = match &self.classes {
             Some(classes) => {
-                format!("{}: {} classes in words: {}", self.labels.column.name, classes.len(), shown(classes))
+                format!("{}: {} named classes ({})", self.labels.column.name, classes.len(), shown(classes))
             }
             None => columns(std::slice::from_ref(&self.labels), &self.requirements.label_shape),
         };

@@ -102,7 +102,7 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
         let named = |name: &str| {
             let member = members.get(name).copied();
             let present: Vec<&str> = members.keys().map(String::as_str).collect();
-            member.ok_or_else(|| at(&key, format!("no {name} of this sample; it has {}", present.join(", "))))
+            member.ok_or_else(|| at(&key, format!("this sample has no {name}; it has {}", present.join(", "))))
         };
         let inputs = match &images {
             Some(_) => {
@@ -110,7 +110,7 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
                     .iter()
                     .find(|(name, _)| is_image(Path::new(&format!("image.{name}"))))
                     .map(|(_, member)| vec![*member]);
-                image.ok_or_else(|| at(&key, "no image of this sample".to_owned()))?
+                image.ok_or_else(|| at(&key, "this sample has no image".to_owned()))?
             }
             None => {
                 let names = requirements.inputs.iter().map(|input| named(&format!("{}.npy", input.name)));
@@ -145,7 +145,7 @@ fn members(
         let Some((stem, extension)) = file_name.split_once('.').filter(|(stem, _)| !stem.is_empty()) else { continue };
         let (start, size_bytes) = (entry.raw_file_position(), entry.size());
         if size_bytes > MEMBER_BYTES_MAX || start.saturating_add(size_bytes) > end {
-            let reason = format!("truncated: {size_bytes} bytes at byte {start} of a file of {end}");
+            let reason = format!("truncated: it has {size_bytes} bytes at byte {start} of a file of {end} bytes");
             return Err(DataError::malformed(format!("{}[{name}]", path.display()), reason));
         }
         let key = if folder.is_empty() { stem.to_owned() } else { format!("{folder}/{stem}") };
@@ -172,7 +172,7 @@ impl TarSet {
         bytes.resize(member.size_bytes as usize, 0);
         let (_, file) = &self.shards[member.shard as usize];
         let read = file.read_exact_at(&mut bytes, member.start);
-        read.map_err(|error| DataError::malformed(origin, format!("cannot read: {error}")))?;
+        read.map_err(|error| DataError::malformed(origin, format!("cannot read the sample: {error}")))?;
         Ok(bytes)
     }
 
@@ -201,7 +201,7 @@ impl TarSet {
         let text = String::from_utf8_lossy(&bytes);
         let number = text.trim().parse::<i64>();
         let number =
-            number.map_err(|_| DataError::malformed(&origin, format!("'{}' is no whole number", text.trim())))?;
+            number.map_err(|_| DataError::malformed(&origin, format!("'{}' is not a whole number", text.trim())))?;
         if shape.iter().any(|&size| size != 1) {
             return Err(DataError::Shape { origin, found: Vec::new(), expected: format!("{shape:?}") });
         }
@@ -339,7 +339,7 @@ mod tests {
         assert!(error.contains("data.tar[t], at byte ") && error.contains("truncated: 7 of the 8 bytes"), "{error}");
         shard(&path, &[("s.x.npy", &x)]);
         let error = open(&path, &requirements(&[2])).err().unwrap().to_string();
-        assert!(error.contains("[s]: no y.npy of this sample; it has x.npy"), "{error}");
+        assert!(error.contains("[s]: this sample has no y.npy; it has x.npy"), "{error}");
         let bytes = std::fs::read(&path).unwrap();
         std::fs::write(&path, &bytes[..520]).unwrap();
         assert!(open(&path, &requirements(&[2])).err().unwrap().to_string().contains("truncated"));

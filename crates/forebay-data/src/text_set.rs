@@ -78,7 +78,7 @@ pub fn open(
     held: HeldBytes,
 ) -> Result<Box<dyn Source>, DataError> {
     let Some(tokenizer) = &options.tokenizer else {
-        let reason = "text needs a tokenizer: --tokenizer names a tokenizer.json";
+        let reason = "text requires a tokenizer; pass a tokenizer.json with --tokenizer";
         return Err(DataError::unsupported(path.display().to_string(), reason));
     };
     let (roles, length) =
@@ -101,7 +101,7 @@ pub fn open(
     set.keep_at_most(held.bytes().saturating_sub(set.marks_bytes()), 0);
     if set.sample_count() == 0 {
         let reason = format!(
-            "{} tokens of text are less than one sequence of {length}, and the token that follows",
+            "{} tokens of text are fewer than one sequence of {length} and the token that follows it",
             set.token_count
         );
         return Err(DataError::unsupported(path.display().to_string(), reason));
@@ -127,13 +127,13 @@ fn roles(requirements: &Requirements) -> Result<(Vec<Role>, u64), String> {
     let mut tokens = requirements.inputs.iter().zip(&roles).filter(|(_, role)| **role == Role::Tokens);
     let (Some((input, _)), None) = (tokens.next(), tokens.next()) else {
         return Err(format!(
-            "text feeds models with one input of tokens, next to attention_mask, position_ids and token_type_ids; this one takes {}",
+            "text requires a model with one input of tokens besides attention_mask, position_ids and token_type_ids; this model's inputs are {}",
             all.join(", ")
         ));
     };
     let [length] = input.sample_shape[..] else {
         return Err(format!(
-            "text feeds an input of whole numbers [batch, length]; this model takes {}",
+            "text requires an input of whole numbers [batch, length]; this model's inputs are {}",
             all.join(", ")
         ));
     };
@@ -141,13 +141,13 @@ fn roles(requirements: &Requirements) -> Result<(Vec<Role>, u64), String> {
         || requirements.inputs.iter().any(|input| input.data_type.is_float() || input.sample_shape != [length])
     {
         return Err(format!(
-            "text feeds inputs of whole numbers [batch, length], all of one length; this model takes {}",
+            "text requires inputs of whole numbers [batch, length], all of the same length; this model's inputs are {}",
             all.join(", ")
         ));
     }
     if requirements.label_shape != [length] || label_type(requirements).is_float() {
         return Err(format!(
-            "the labels of text are the next tokens, {length} for each sequence, and this model and loss want {}{:?} per sample (a model of language gives [batch, {length}, vocabulary]: --class-axis -1)",
+            "the labels of text are the next tokens, {length} for each sequence, but this model and loss require {}{:?} per sample (a language model outputs [batch, {length}, vocabulary]; use --class-axis -1)",
             label_type(requirements),
             requirements.label_shape
         ));
@@ -220,7 +220,7 @@ impl TextSet {
         while ((tokens.len() - skip.min(tokens.len())) as u64) < wanted {
             let piece = self.documents.piece(place)?.ok_or_else(|| {
                 let path = self.documents.paths().first().map_or(String::new(), |path| path.display().to_string());
-                DataError::malformed(path, "it has fewer tokens than when it was opened: it was changed")
+                DataError::malformed(path, "it has changed; it has fewer tokens than when it was opened")
             })?;
             self.tokens.push(&piece.text, piece.is_last, &mut tokens)?;
             place = piece.next;
@@ -283,7 +283,7 @@ impl Source for TextSet {
         let left = self.token_count - self.sample_count() * self.length;
         Ok(Description {
             kind: format!(
-                "{}: {} tokens of {} by {}, {end}; the last {left} begin no whole sequence",
+                "{}: {} tokens from a vocabulary of {} by {}, {end}; the last {left} do not begin a whole sequence",
                 self.documents.kind(),
                 self.token_count,
                 self.tokens.vocabulary(),

@@ -39,7 +39,7 @@ impl Tokens {
             Some(token) => Some(number(token).ok_or_else(|| {
                 let usual: Vec<&str> = END_TOKENS.into_iter().filter(|token| number(token).is_some()).collect();
                 let known = if usual.is_empty() { "none of the usual ones".to_owned() } else { usual.join(", ") };
-                DataError::malformed(&origin, format!("there is no token '{token}' to end documents; it has {known}"))
+                DataError::malformed(&origin, format!("it has no token '{token}' to end documents; it has {known}"))
             })?),
         };
         Ok(Tokens { path: path.to_path_buf(), tokenizer, end })
@@ -66,7 +66,7 @@ impl Tokens {
     /// [`DataError`] with the tokenizer's error.
     pub(crate) fn push(&self, text: &str, is_last: bool, tokens: &mut Vec<u32>) -> Result<(), DataError> {
         let failed = |error: tokenizers::Error| {
-            DataError::malformed(self.path.display().to_string(), format!("it cannot tokenize a text: {error}"))
+            DataError::malformed(self.path.display().to_string(), format!("cannot tokenize a text: {error}"))
         };
         if text.is_empty() {
             return Ok(());

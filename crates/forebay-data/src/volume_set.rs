@@ -83,7 +83,7 @@ pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source
         .map_err(|reason| DataError::layout(folder, reason))?;
     if requirements.label_shape != spatial {
         let reason = format!(
-            "the labels of a pair of volumes have the image's sizes {spatial:?}, and the model wants {:?} per sample",
+            "the labels of a pair of volumes have the image's sizes {spatial:?}, but the model expects {:?} per sample",
             requirements.label_shape
         );
         return Err(DataError::layout(folder, reason));
@@ -122,7 +122,7 @@ impl VolumeReader {
         let channels = files.iter().map(|(_, channels)| *channels as u64).sum();
         let origin = pair.images[0].display().to_string();
         if channels != self.channels {
-            let expected = format!("{} channels, as input {} has", self.channels, self.input.name);
+            let expected = format!("{} channels, to match input {}", self.channels, self.input.name);
             return Err(DataError::Shape { origin, found: vec![channels], expected });
         }
         let mut bytes = self.buffer(DataType::Float32, channels, &origin)?;
@@ -181,7 +181,7 @@ impl VolumeReader {
             [] => Ok((sizes, 1)),
             [channels] => Ok((sizes, **channels as usize)),
             _ => {
-                let expected = format!("{rank} spatial axes and at most one of channels");
+                let expected = format!("{rank} spatial axes and at most one channel axis");
                 Err(DataError::Shape { origin: path.display().to_string(), found: shape.to_vec(), expected })
             }
         }

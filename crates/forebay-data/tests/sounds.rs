@@ -50,7 +50,7 @@ fn sounds_of_all_kinds_are_those_of_the_reference() {
         set.batch(&[0])
             .unwrap_err()
             .to_string()
-            .contains("a.wav: the shape is [1], expected 2 channels, as input x has")
+            .contains("a.wav: the shape is [1], expected 2 channels, to match input x")
     );
 }
 
@@ -77,8 +77,8 @@ fn damage_other_rates_and_wrong_models_are_named() {
     for (sample, words) in [
         (1, "b.wav: sample 78"),
         (2, "c.flac: sample 0"),
-        (3, "d.wav: it has 8001 samples per second, the first sound 8000"),
-        (4, "e.wav: not a readable sound"),
+        (3, "d.wav: it has 8001 samples per second, but the first sound has 8000"),
+        (4, "e.wav: not a readable sound file"),
     ] {
         let error = set.batch(&[sample]).unwrap_err().to_string();
         assert!(error.contains(words), "{sample}: {error}");

@@ -64,8 +64,10 @@ fn texts_and_lines_have_the_tokens_of_the_reference() {
         let mut set = opened("text.jsonl", None);
         assert_eq!(all_tokens(&mut set), with_ends, "{name}");
         let found = set.description().unwrap();
-        let words =
-            [format!("{} tokens of {}", with_ends.len(), expected(name, "vocabulary")), format!("end with {end}")];
+        let words = [
+            format!("{} tokens from a vocabulary of {}", with_ends.len(), expected(name, "vocabulary")),
+            format!("end with {end}"),
+        ];
         assert!(words.iter().all(|words| found.kind.contains(words)), "{}", found.kind);
     }
 }
@@ -135,7 +137,7 @@ fn what_cannot_be_read_as_tokens_is_refused_with_a_way_out() {
         open_with(text, requirements, reading).err().unwrap().to_string()
     };
     let fits = requirements(&["tokens"], 8);
-    assert!(error(&fits, &Reading::default()).contains("--tokenizer names a tokenizer.json"));
+    assert!(error(&fits, &Reading::default()).contains("pass a tokenizer.json with --tokenizer"));
     assert!(error(&fits, &reading("text.txt", None)).contains("text.txt: not a readable tokenizer"));
     assert!(
         error(&fits, &reading("bpe.json", Some("</s>")))
@@ -143,7 +145,7 @@ fn what_cannot_be_read_as_tokens_is_refused_with_a_way_out() {
     );
     assert!(
         error(&requirements(&["a", "b"], 8), &reading("bpe.json", None))
-            .contains("this one takes a: int64[8], b: int64[8]")
+            .contains("this model's inputs are a: int64[8], b: int64[8]")
     );
     let float = Requirements { labels: LabelKind::Values(DataType::Float32), ..fits.clone() };
     assert!(error(&float, &reading("bpe.json", None)).contains("the next tokens, 8 for each sequence"));
@@ -152,6 +154,6 @@ fn what_cannot_be_read_as_tokens_is_refused_with_a_way_out() {
     );
     assert!(
         error(&requirements(&["tokens"], 100_000), &reading("bpe.json", None))
-            .contains("less than one sequence of 100000")
+            .contains("fewer than one sequence of 100000")
     );
 }

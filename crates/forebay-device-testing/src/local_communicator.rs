@@ -85,7 +85,7 @@ impl LocalCommunicator {
         loop {
             if let Some(message) = messages.get_mut(&channel).and_then(VecDeque::pop_front) {
                 if message.len() != target.0.size_bytes {
-                    return Err(format!("{} bytes came where {} were due", message.len(), target.0.size_bytes));
+                    return Err(format!("received {} bytes, expected {}", message.len(), target.0.size_bytes));
                 }
                 // SAFETY: the caller of `start` keeps the bytes for this exchange.
                 unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), target.0.address, message.len()) };
@@ -94,7 +94,7 @@ impl LocalCommunicator {
             let (next, waited) =
                 self.post.arrived.wait_timeout(messages, PATIENCE).unwrap_or_else(PoisonError::into_inner);
             if waited.timed_out() {
-                return Err(format!("nothing came from process {}", target.0.peer));
+                return Err(format!("received nothing from process {}", target.0.peer));
             }
             messages = next;
         }

@@ -87,7 +87,7 @@ pub fn gather_sized(
     size: impl Fn(usize) -> usize,
 ) -> Result<Vec<Vec<u8>>, String> {
     let gathered = gather_within(communicator, CONTROL_TAG, own, size, None)?;
-    gathered.ok_or_else(|| "the exchange was given up".to_string())
+    gathered.ok_or_else(|| "the exchange was abandoned".to_string())
 }
 
 /// Like [`gather_sized`], with the given tag, waiting for at most `patience`. Returns `None` if not all processes have called it by then.

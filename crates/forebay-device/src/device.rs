@@ -85,7 +85,7 @@ pub enum DeviceError {
     Spill {
         /// The folder that contains the file.
         folder: PathBuf,
-        /// What failed: `make`, `reserve`, `write` or `read`.
+        /// What failed: `create`, `reserve`, `write` or `read`.
         action: &'static str,
         /// The number of bytes concerned.
         bytes: u64,
@@ -120,13 +120,13 @@ impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DeviceError::OutOfMemory { what, requested_bytes, reason } => {
-                write!(f, "the device could not provide {requested_bytes} bytes for {what}: {reason}")
+                write!(f, "the device cannot provide {requested_bytes} bytes for {what}: {reason}")
             }
-            DeviceError::Refused { what, reason } => write!(f, "the system did not give {what}: {reason}"),
+            DeviceError::Refused { what, reason } => write!(f, "the system refused to provide {what}: {reason}"),
             DeviceError::Spill { folder, action, bytes, reason } => write!(
                 f,
-                "cannot {action} {bytes} bytes of a spill file in {}: {reason} (free space there, or name another folder \
-                 with --spill-dir)",
+                "cannot {action} {bytes} bytes of a spill file in {}: {reason} (free space there, or name another \
+                 folder with --spill-dir)",
                 folder.display()
             ),
             DeviceError::Read { reason } => f.write_str(reason),
@@ -176,7 +176,7 @@ pub trait Device: Send + Sync {
         _reads: &[TensorDesc],
         _writes: &[TensorDesc],
     ) -> Result<u64, DeviceError> {
-        let reason = "this device has nothing run on the host".to_string();
+        let reason = "this device cannot run launches on the host".to_string();
         Err(DeviceError::Unsupported { kernel: kernel.name(), reason })
     }
 
@@ -267,7 +267,7 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// [`DeviceError::Unsupported`] if the device cannot use memory of the process.
     fn create_loan(&self, _size_bytes: u64) -> Result<MemoryId, DeviceError> {
-        let reason = "this device has memory of its own".to_string();
+        let reason = "this device has separate memory".to_string();
         Err(DeviceError::Unsupported { kernel: "create_loan", reason })
     }
 
@@ -370,7 +370,7 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// [`DeviceError::Setting`] if the device is already part of a run; [`DeviceError::Unsupported`] if the device can only run alone.
     fn join(&self, _communicator: Arc<dyn Communicator>) -> Result<(), DeviceError> {
-        let reason = "this device computes for one process alone".to_string();
+        let reason = "this device supports only one process".to_string();
         Err(DeviceError::Unsupported { kernel: "join", reason })
     }
 

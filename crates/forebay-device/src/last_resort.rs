@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 static REFUSED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 const BEFORE: &[u8] = b"error: out of memory: the system refused ";
-const AFTER: &[u8] = b" bytes (take less with --device-memory, --host-memory or a smaller batch, or raise the limit)\n";
+const AFTER: &[u8] = b" bytes (lower --device-memory or --host-memory, use a smaller batch, or raise the limit)\n";
 
 /// The system's allocator, which also remembers refused requests.
 pub struct Allocator;

@@ -98,7 +98,7 @@ impl State {
     fn take(&mut self, what: &'static str, size_bytes: u64, cap_bytes: u64) -> Result<(), DeviceError> {
         let total = self.usage.heap_bytes.saturating_add(size_bytes);
         if total > cap_bytes {
-            let reason = format!("the device has {cap_bytes} bytes, {} are taken", self.usage.heap_bytes);
+            let reason = format!("the device has {cap_bytes} bytes, of which {} are in use", self.usage.heap_bytes);
             return Err(DeviceError::OutOfMemory { what, requested_bytes: size_bytes, reason });
         }
         self.usage.heap_bytes = total;

@@ -13,15 +13,15 @@ pub const TILE_SIZE_MAX_BYTES: u64 = 1 << 30;
 /// [`DeviceError::Setting`] if tiles of this size are impossible.
 pub fn whole_tiles(tile_bytes: u64, heap_bytes_max: u64, page_bytes: u64) -> Result<u64, DeviceError> {
     let reason = if !tile_bytes.is_power_of_two() || !tile_bytes.is_multiple_of(page_bytes) {
-        format!("it has to be a power of two, and whole pages of {page_bytes} bytes")
+        format!("the size must be a power of two and a multiple of the page size of {page_bytes} bytes")
     } else if tile_bytes > TILE_SIZE_MAX_BYTES {
-        format!("the largest is {TILE_SIZE_MAX_BYTES}")
+        format!("the maximum is {TILE_SIZE_MAX_BYTES} bytes")
     } else if tile_bytes > heap_bytes_max {
-        format!("a heap of at most {heap_bytes_max} bytes does not hold one: choose smaller tiles or larger heaps")
+        format!("a heap of at most {heap_bytes_max} bytes cannot hold one; choose smaller tiles or larger heaps")
     } else {
         return Ok(heap_bytes_max / tile_bytes * tile_bytes);
     };
-    Err(DeviceError::Setting { reason: format!("a tile of {tile_bytes} bytes is not possible: {reason}") })
+    Err(DeviceError::Setting { reason: format!("a tile of {tile_bytes} bytes is not supported: {reason}") })
 }
 
 #[cfg(test)]
@@ -41,8 +41,8 @@ mod tests {
             (0, 1 << 25, "power of two"),
             (3 << 10, 1 << 25, "power of two"),
             (3 << 16, 1 << 25, "power of two"),
-            (2048, 1 << 25, "pages of 4096"),
-            (2 * TILE_SIZE_MAX_BYTES, u64::MAX, "the largest is 1073741824"),
+            (2048, 1 << 25, "page size of 4096 bytes"),
+            (2 * TILE_SIZE_MAX_BYTES, u64::MAX, "the maximum is 1073741824"),
             (1 << 26, 1 << 25, "a heap of at most 33554432 bytes"),
         ] {
             let error = whole_tiles(tile_bytes, heap_bytes_max, 4096).unwrap_err().to_string();

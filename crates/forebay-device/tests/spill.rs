@@ -176,7 +176,7 @@ fn what_cannot_be_is_said_before_anything_runs() {
     let device = host(HostOptions::default());
     let missing = folder.0.join("missing");
     let error = device.create_spill(&missing, MIB).unwrap_err();
-    assert!(matches!(&error, DeviceError::Spill { action: "make", folder, .. } if *folder == missing), "{error}");
+    assert!(matches!(&error, DeviceError::Spill { action: "create", folder, .. } if *folder == missing), "{error}");
     for size_bytes in [1 << 50, u64::MAX / 2, u64::MAX] {
         let error = device.create_spill(&folder.0, size_bytes).unwrap_err();
         assert!(matches!(error, DeviceError::Spill { action: "reserve", .. }), "{error}");

@@ -10,7 +10,7 @@
 //! let device = open("host", &OpenOptions { threads: Some(1), ..OpenOptions::default() })?;
 //! assert!(device.limits().tiled);
 //! let error = open("abacus", &OpenOptions::default()).err().unwrap();
-//! assert!(error.to_string().contains("there is no device 'abacus' (there are: host, null"));
+//! assert!(error.to_string().contains("unknown device 'abacus' (available: host, null"));
 //! # Ok(())
 //! # }
 //! ```
@@ -91,7 +91,7 @@ pub fn open(name: &str, options: &OpenOptions) -> Result<Arc<dyn Device>, OpenEr
     match BACKENDS.iter().find(fits) {
         Some(backend) => backend.open(choice, options).map_err(failed),
         None => {
-            let reason = format!("there is no device '{name}' (there are: {})", names().join(", "));
+            let reason = format!("unknown device '{name}' (available: {})", names().join(", "));
             Err(failed(DeviceError::Setting { reason }))
         }
     }
@@ -130,7 +130,7 @@ mod tests {
         let refused = |name: &str, options: &OpenOptions| open(name, options).err().unwrap().to_string();
         for name in ["abacus", "host:1", "null:", "", "hosts"] {
             let error = refused(name, &OpenOptions::default());
-            assert!(error.starts_with(&format!("there is no device '{name}' (there are: host, null")), "{error}");
+            assert!(error.starts_with(&format!("unknown device '{name}' (available: host, null")), "{error}");
         }
         let tiles = OpenOptions { tile_size_bytes: Some(3), ..OpenOptions::default() };
         for name in ["host", "null"] {

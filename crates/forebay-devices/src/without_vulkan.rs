@@ -6,7 +6,7 @@ use forebay_device::backend::{Backend, DeviceDescription, OpenOptions};
 use forebay_device::{Device, DeviceError};
 
 /// Why Vulkan is missing, and what to do.
-const MISSING: &str = "this build has no Vulkan: build it with the feature `vulkan`, which is on by default";
+const MISSING: &str = "this build does not include Vulkan; build it with the `vulkan` feature, which is on by default";
 
 /// `vulkan`, which this build lacks.
 pub(crate) struct VulkanBackend;
@@ -37,7 +37,7 @@ mod tests {
     #[test]
     fn vulkan_is_refused_with_a_way_out() {
         let error = crate::open("vulkan:0", &OpenOptions::default()).err().expect("refused").to_string();
-        assert!(error.contains("feature `vulkan`"), "{error}");
+        assert!(error.contains("`vulkan` feature"), "{error}");
         let devices = crate::devices().unwrap();
         assert!(devices.iter().any(|device| device.name == "vulkan" && device.limits.is_err()));
     }

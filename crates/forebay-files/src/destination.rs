@@ -61,7 +61,7 @@ impl Destination {
         match kind {
             Some(kind) if kind.is_dir() => refused("it is a folder"),
             Some(kind) if kind.is_block_device() => {
-                refused("it is a block device, and writing a file there would destroy what it holds")
+                refused("it is a block device; writing a file to it would destroy its contents")
             }
             _ if is_descriptor => Ok(Destination::Stream(descriptor(path))),
             Some(kind) if kind.is_socket() => refused("it is a socket"),
@@ -72,7 +72,7 @@ impl Destination {
             None if path.as_os_str().as_bytes().ends_with(b"/") => {
                 refused("there is no such folder, and a file needs a name")
             }
-            None if path.file_name().is_none() => refused("it is not the name of a file"),
+            None if path.file_name().is_none() => refused("it is not a file name"),
             _ => {
                 if let Some(old) = &old {
                     may_replace(&path, old)?;
@@ -100,7 +100,7 @@ fn resolve(path: &Path) -> io::Result<(PathBuf, bool)> {
         }
         path = folder.join(fs::read_link(&path)?);
     }
-    Err(io::Error::other(format!("more than {LINKS_MAX} symbolic links follow each other")))
+    Err(io::Error::other(format!("more than {LINKS_MAX} levels of symbolic links")))
 }
 
 /// The folder that contains the last component of a path.
@@ -122,8 +122,7 @@ fn descriptor(path: PathBuf) -> Stream {
 fn may_replace(path: &Path, old: &Metadata) -> io::Result<()> {
     let mode = old.permissions().mode() & 0o7777;
     if mode & 0o222 == 0 {
-        let reason =
-            format!("the file that is there is write-protected (mode {mode:04o}; chmod u+w makes it writable)");
+        let reason = format!("the existing file is write-protected (mode {mode:04o}; chmod u+w makes it writable)");
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
     }
     may_write(path)
@@ -156,9 +155,9 @@ pub fn check_folder(folder: &Path) -> io::Result<()> {
     loop {
         match fs::metadata(at) {
             Ok(found) if found.is_dir() => return check_room(at),
-            Ok(_) if at == folder => return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is no folder")),
+            Ok(_) if at == folder => return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is not a folder")),
             Ok(_) => {
-                let reason = format!("{} is no folder", at.display());
+                let reason = format!("{} is not a folder", at.display());
                 return Err(io::Error::new(io::ErrorKind::NotADirectory, reason));
             }
             // A dangling link is a name that is taken.

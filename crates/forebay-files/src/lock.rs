@@ -51,10 +51,10 @@ impl fmt::Display for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LockError::Held { process: Some(process) } if *process == std::process::id() => {
-                write!(f, "this process (number {process}) is writing there already")
+                write!(f, "this process (number {process}) is already writing to it")
             }
-            LockError::Held { process: Some(process) } => write!(f, "process {process} is writing there"),
-            LockError::Held { process: None } => write!(f, "another process is writing there"),
+            LockError::Held { process: Some(process) } => write!(f, "process {process} is already writing to it"),
+            LockError::Held { process: None } => write!(f, "another process is already writing to it"),
             LockError::Io(error) => error.fmt(f),
         }
     }

@@ -103,7 +103,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 pub fn explained(error: io::Error) -> io::Error {
     match error.kind() {
         kind @ io::ErrorKind::FileTooLarge => {
-            io::Error::new(kind, format!("{error}; `ulimit -f` shows how large files of this process may be"))
+            io::Error::new(kind, format!("{error}; `ulimit -f` shows how large a file this process can write"))
         }
         _ => error,
     }

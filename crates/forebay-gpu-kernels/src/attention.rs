@@ -34,13 +34,13 @@ pub(super) fn lower(
         Kernel::AttentionGradient(_) => &[&[0], &[1, 2]],
         Kernel::AttentionQueryGradient(_) => &[&[0], &[]],
         Kernel::AttentionKeyGradient(_) => &[&[], &[0, 1]],
-        _ => return Err(unsupported(kernel, "not an attention")),
+        _ => return Err(unsupported(kernel, "not an attention kernel")),
     };
     let (Kernel::AttentionGradient(options)
     | Kernel::AttentionQueryGradient(options)
     | Kernel::AttentionKeyGradient(options)) = kernel
     else {
-        return Err(unsupported(kernel, "not a gradient of attention"));
+        return Err(unsupported(kernel, "not an attention gradient"));
     };
     gradient(options, reads, writes, [results[0], results[1]], gpu).map_err(refuse)
 }
@@ -52,7 +52,7 @@ fn forward(
     gpu: &Target,
 ) -> Result<Lowered, String> {
     let ([q, k, v, mask @ ..], [y, logarithms]) = (reads, writes) else {
-        return Err(format!("{} reads and {} writes are not those of attention", reads.len(), writes.len()));
+        return Err(format!("attention does not have {} reads and {} writes", reads.len(), writes.len()));
     };
     let attending = Attending::new(options, [q, k, v], mask)?;
     attending.require(&[y], attending.heads, attending.rows, attending.v_size)?;
@@ -73,10 +73,10 @@ fn gradient(
     gpu: &Target,
 ) -> Result<Lowered, String> {
     let [dy, q, k, v, y, logarithms, mask @ ..] = reads else {
-        return Err(format!("{} reads are not those of a gradient of attention", reads.len()));
+        return Err(format!("a gradient of attention does not have {} reads", reads.len()));
     };
     if writes.len() != by_queries.len() + by_keys.len() {
-        return Err(format!("{} writes are not those of the gradient", writes.len()));
+        return Err(format!("the gradient does not have {} writes", writes.len()));
     }
     let own = Attending::new(options, [q, k, v], mask)?;
     own.require(&[dy, y], own.heads, own.rows, own.v_size)?;
@@ -116,7 +116,7 @@ struct Attending {
 impl Attending {
     fn new(options: &AttentionOptions, of: [&TensorDesc; 3], mask: &[TensorDesc]) -> Result<Attending, String> {
         let [q, k, v] = of;
-        let misfit = || format!("queries {q}, keys {k} and values {v} do not fit");
+        let misfit = || format!("queries {q}, keys {k} and values {v} do not match");
         let (&[batch, heads, rows, size], &[_, groups, keys, _], &[_, _, _, v_size]) =
             (q.sizes(), k.sizes(), v.sizes())
         else {
@@ -135,7 +135,7 @@ impl Attending {
         // Shaders number rows and keys with signed integers.
         const PLACES_MAX: u64 = 1 << 30;
         if rows.max(keys) > PLACES_MAX {
-            return Err(format!("{rows} rows or {keys} keys are more than the {PLACES_MAX} that shaders count"));
+            return Err(format!("{rows} rows or {keys} keys are more than the {PLACES_MAX} that shaders support"));
         }
         let mut attending =
             Attending { options: *options, batch, heads, groups, rows, keys, size, v_size, mask: (0, [0; 3]) };
@@ -164,10 +164,10 @@ impl Attending {
         let kind = match mask.data_type() {
             DataType::Float32 => 1,
             DataType::Bool => 2,
-            other => return Err(format!("a mask is float32 or bool, not {other}")),
+            other => return Err(format!("a mask must be float32 or bool, not {other}")),
         };
         if !fits {
-            return Err(format!("the mask {mask} does not fit scores {all:?} of {} keys", self.keys));
+            return Err(format!("the mask {mask} does not match scores {all:?} of {} keys", self.keys));
         }
         Ok((kind, std::array::from_fn(|axis| if sizes[axis] == 1 { 0 } else { strides[axis] })))
     }

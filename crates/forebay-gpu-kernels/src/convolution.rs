@@ -47,10 +47,10 @@ impl Geometry {
             && sizes[0] % groups == 0
             && convolution.window.kernel == sizes[2..];
         if w.element_count() > SPAN_MAX {
-            return Err(format!("{w} has {} elements, and shaders calculate with {SPAN_MAX}", w.element_count()));
+            return Err(format!("{w} has {} elements, but shaders support at most {SPAN_MAX}", w.element_count()));
         }
         if !fits {
-            return Err(format!("{x}, {w} and {y} do not fit {groups} groups"));
+            return Err(format!("{x}, {w} and {y} do not match {groups} groups"));
         }
         Ok(Geometry {
             operand_type,

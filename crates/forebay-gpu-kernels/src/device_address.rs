@@ -32,7 +32,7 @@ pub(super) fn device_address(
         let size_bytes = bound.size_bytes.unwrap_or(rest);
         if size_bytes / 4 > COUNT_MAX {
             return Err(format!(
-                "{size_bytes} bytes of {desc} are needed at once, and a shader counts {COUNT_MAX} words"
+                "{size_bytes} bytes of {desc} are needed at once, but a shader supports at most {COUNT_MAX} words"
             ));
         }
         most_bytes = most_bytes.max(size_bytes);
@@ -86,7 +86,7 @@ mod tests {
         let error = sum_of_rows(1 << 16, 1 << 16, &Target::LEAST).unwrap_err();
         assert!(error.contains("4294967296 elements"), "{error}");
         let error = sum_of_rows(16, 1 << 20, &Target { workspace_bytes_max: 1000, ..Target::LEAST }).unwrap_err();
-        assert!(error.contains("65536 bytes of scratch") && error.contains("1000"), "{error}");
+        assert!(error.contains("65536 bytes of workspace") && error.contains("1000"), "{error}");
         let kernel = Kernel::Reduce { op: ReduceOp::Max, axes: vec![1] };
         let (x, y) = ([1 << 15, 1 << 16], [1 << 15]);
         let [x, y] = [&x[..], &y].map(|sizes| TensorDesc::packed(DataType::Float64, sizes).unwrap());

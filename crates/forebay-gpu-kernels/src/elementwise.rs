@@ -92,7 +92,7 @@ fn unary(op: UnaryOp, reads: &[TensorDesc], write: &TensorDesc, gpu: &Target) ->
     let arguments = match (kind, op) {
         (Kind::Real, UnaryOp::Not) => return Err(undefined()),
         (Kind::Real, _) if data_type == DataType::Float64 && !is_algebraic(op) => {
-            return Err(format!("the Vulkan device has no {op:?} for float64; cast to float32 first"));
+            return Err(format!("the Vulkan device does not support {op:?} for float64; cast to float32 first"));
         }
         (Kind::Real, _) => numbers.map(bits),
         (Kind::Boolean, UnaryOp::Not) => [0; 2],
@@ -174,10 +174,10 @@ fn binary(
         require_type_of_result(write, a)?;
     }
     if a != b {
-        return Err(format!("operands of {a} and {b} differ; cast one first"));
+        return Err(format!("operand types {a} and {b} differ; cast one first"));
     }
     if op.is_comparison() && activation != Activation::None {
-        return Err(format!("{op:?} gives bool, which has no {activation:?}"));
+        return Err(format!("{op:?} returns bool, which does not support {activation:?}"));
     }
     let kind = kind_of(a)?;
     let is_logic = matches!(op, BinaryOp::And | BinaryOp::Or | BinaryOp::Xor);
@@ -188,7 +188,7 @@ fn binary(
         return Err(format!("{op:?} is defined for bool, not for {a}"));
     }
     if matches!(activation, Activation::Clip { .. }) && a != DataType::Float32 {
-        return Err(format!("{activation:?} is applied to float32, not to {a}"));
+        return Err(format!("{activation:?} supports only float32, not {a}"));
     }
     if kind == Kind::Real && is_of_bits(op) {
         return Err(format!("{op:?} is defined for integers, not for {a}"));
@@ -196,7 +196,7 @@ fn binary(
     let shader = match a.size_bytes() {
         8 if op.is_comparison() => &shaders::ELEMENTWISE_WIDE_COMPARISON,
         8 if kind == Kind::Real && matches!(op, BinaryOp::Power | BinaryOp::Modulo | BinaryOp::Remainder) => {
-            return Err(format!("the Vulkan device has no {op:?} for float64; cast to float32 first"));
+            return Err(format!("the Vulkan device does not support {op:?} for float64; cast to float32 first"));
         }
         8 if kind == Kind::Real => &shaders::ELEMENTWISE_DOUBLE_BINARY,
         8 => &shaders::ELEMENTWISE_WIDE_BINARY,
@@ -241,7 +241,7 @@ fn type_code(data_type: DataType) -> u32 {
 
 /// Returns the reason why a narrow type is neither computed with nor converted.
 fn no_shader(data_type: DataType) -> String {
-    format!("GPUs move elements of {data_type}, but neither convert them nor compute with them; run on the host device")
+    format!("GPUs can move elements of {data_type}, but neither convert nor compute them; run on the host device")
 }
 
 fn cast(reads: &[TensorDesc], write: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {
@@ -334,13 +334,13 @@ fn random(
 fn require_type_of_result(write: &TensorDesc, data_type: DataType) -> Result<(), String> {
     match write.data_type().computed_in() == data_type {
         true => Ok(()),
-        false => Err(format!("a result of {data_type} is not written as {write}; cast it")),
+        false => Err(format!("a result of {data_type} cannot be written as {write}; cast it")),
     }
 }
 
 fn require_single(desc: &TensorDesc) -> Result<(), String> {
     match desc.data_type() {
         DataType::Float32 => Ok(()),
-        other => Err(format!("the Vulkan device does not compute with {other} here; cast to float32 first")),
+        other => Err(format!("the Vulkan device does not support {other} here; cast to float32 first")),
     }
 }

@@ -21,7 +21,7 @@ pub(super) fn lower(
         let (elements, task) = match kernel {
             Kernel::IntegerProduct { transpose_b } => product(*transpose_b, reads, y)?,
             Kernel::IntegerConvolution { convolution } => convolved(convolution, reads, y)?,
-            _ => return Err("not a kernel of integers".to_string()),
+            _ => return Err("not an integer kernel".to_string()),
         };
         Ok(Lowered::from(elements.dispatches(&task, gpu)?))
     };
@@ -41,7 +41,7 @@ fn check_types(reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<(), String
         }
         _ => false,
     };
-    fits.then_some(()).ok_or_else(|| format!("operands of {kinds:?} are not its own"))
+    fits.then_some(()).ok_or_else(|| format!("operands of {kinds:?} are not supported"))
 }
 
 /// Returns the constants that tell both shaders the types: which factors are signed, and what is written.
@@ -66,7 +66,7 @@ fn others(reads: &[TensorDesc], sizes: &[u64]) -> Result<Vec<Layout>, String> {
 
 fn product(transpose_b: bool, reads: &[TensorDesc], y: &TensorDesc) -> Result<(Elements, Task), String> {
     let (a, b, sizes) = (&reads[0], &reads[1], y.sizes());
-    let (rank, misfit) = (sizes.len(), || format!("sizes of {}, {} and {y} do not fit", reads[0], reads[1]));
+    let (rank, misfit) = (sizes.len(), || format!("the sizes of {}, {} and {y} do not match", reads[0], reads[1]));
     let ranks = [a.sizes().len(), b.sizes().len()];
     if rank < 2 || ranks.iter().any(|own| !(2..=rank).contains(own)) {
         return Err(misfit());
@@ -117,7 +117,7 @@ fn convolved(convolution: &Convolution, reads: &[TensorDesc], y: &TensorDesc) ->
         && w.sizes()[1].checked_mul(groups) == Some(x.sizes()[1])
         && w.sizes()[2..] == convolution.window.kernel[..];
     if !fits {
-        return Err(format!("sizes of {x}, {w} and {y} do not fit {groups} groups"));
+        return Err(format!("the sizes of {x}, {w} and {y} do not match {groups} groups"));
     }
     let spatial = sizes.len() - 2;
     let strides = x.effective_strides();
@@ -139,7 +139,7 @@ fn convolved(convolution: &Convolution, reads: &[TensorDesc], y: &TensorDesc) ->
         let shape: Vec<u64> = [desc.element_count()].into_iter().chain(vec![1; spatial]).collect();
         let one = desc.element_count() == 1 || desc.element_count() == sizes[1];
         let shaped = TensorDesc::packed(desc.data_type(), &shape).map_err(|error| error.to_string());
-        if one && desc.is_packed() { shaped } else { Err(format!("{desc} does not belong to the filters of {w}")) }
+        if one && desc.is_packed() { shaped } else { Err(format!("{desc} does not match the filters of {w}")) }
     };
     let mut shaped = reads[..2].to_vec();
     shaped.extend(reads[2..].iter().map(by_filters).collect::<Result<Vec<_>, _>>()?);

@@ -154,7 +154,7 @@ pub fn lower(
     let refuse = |reason: String| unsupported(kernel, reason);
     require_countable(reads).and_then(|()| require_countable(writes)).map_err(refuse)?;
     if let Some(function) = kernel.activation().and_then(Activation::function) {
-        return Err(refuse(format!("{function:?} takes a launch of its own on a GPU")));
+        return Err(refuse(format!("{function:?} requires a separate launch on a GPU")));
     }
     let mut lowered = lower_by_family(kernel, reads, writes, gpu)?;
     lowered.dispatches.iter_mut().for_each(|dispatch| dispatch.shader = gpu.form_of(dispatch.shader));
@@ -162,15 +162,17 @@ pub fn lower(
     dispatches.try_for_each(|dispatch| device_address(dispatch, reads, writes, gpu)).map_err(refuse)?;
     let (workspace_bytes, most) = (lowered.workspace_bytes, gpu.workspace_bytes_max);
     if workspace_bytes > most {
-        return Err(refuse(format!("it needs {workspace_bytes} bytes of scratch, and a shader reaches {most}")));
+        return Err(refuse(format!(
+            "it needs {workspace_bytes} bytes of workspace, but a shader can access only {most}"
+        )));
     }
     let needs = |need: fn(&Shader) -> bool| lowered.dispatches.iter().any(|dispatch| need(dispatch.shader));
     if !gpu.float64 && needs(Shader::needs_float64) {
-        let reason = "it computes with float64, which the device's shaders lack; cast to float32 first";
+        let reason = "it computes with float64, which the device's shaders do not support; cast to float32 first";
         return Err(refuse(reason.into()));
     }
     if !gpu.storage16 && needs(Shader::needs_storage16) {
-        return Err(refuse("its operands have elements of 16 bits, which the device's shaders cannot address".into()));
+        return Err(refuse("its operands have 16-bit elements, which the device's shaders cannot access".into()));
     }
     Ok(lowered)
 }

@@ -35,7 +35,7 @@ pub(super) fn lower(
         }
         Kernel::MeanSquaredError => squared_error(reads, writes, gpu),
         Kernel::MeanSquaredErrorGradient => squared_error_gradient(reads, writes, gpu),
-        _ => Err("not a loss".into()),
+        _ => Err("not a loss kernel".into()),
     };
     lowered.map_err(|reason| unsupported(kernel, reason))
 }
@@ -173,7 +173,7 @@ fn parameters(
     };
     if !labels.is_packed() || labels.element_count() != layout.positions() || layout.classes > i32::MAX as u64 {
         return Err(format!(
-            "labels {labels} do not fit {} classes at {} positions",
+            "labels {labels} do not match {} classes at {} positions",
             layout.classes,
             layout.positions()
         ));

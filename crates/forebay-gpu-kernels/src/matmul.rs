@@ -153,7 +153,7 @@ impl Product {
         let [y_rows, y_columns] = matrix(y, false);
         let columns_fit = first_column.map_or(columns == y_columns, |first| first + columns <= y_columns);
         if depth != inner || y_rows != rows || !columns_fit {
-            return Err(format!("sizes {a}, {b} and {y} do not fit"));
+            return Err(format!("the sizes of {a}, {b} and {y} do not match"));
         }
         // The part of y that is computed.
         let mut sizes = y.sizes().to_vec();

@@ -51,7 +51,9 @@ fn copy(x: &TensorDesc, y: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, S
 fn slice_steps(starts: &[u64], steps: &[i64], whole: &TensorDesc, part: &TensorDesc) -> Result<Vec<i64>, String> {
     let (whole_sizes, part_sizes) = (whole.sizes(), part.sizes());
     if [starts.len(), steps.len(), part_sizes.len()].iter().any(|&count| count != whole_sizes.len()) {
-        return Err(format!("starts {starts:?}, steps {steps:?} and sizes {part_sizes:?} do not fit {whole_sizes:?}"));
+        return Err(format!(
+            "starts {starts:?}, steps {steps:?} and sizes {part_sizes:?} do not match {whole_sizes:?}"
+        ));
     }
     let mut checked = Vec::with_capacity(steps.len());
     for (dimension, &size) in part_sizes.iter().enumerate() {
@@ -60,7 +62,7 @@ fn slice_steps(starts: &[u64], steps: &[i64], whole: &TensorDesc, part: &TensorD
         let last = start + (size as i128 - 1) * step as i128;
         let inside = 0..whole_sizes[dimension] as i128;
         if !inside.contains(&start) || !inside.contains(&last) || step == 0 {
-            return Err(format!("a slice from {start} to {last} leaves dimension {dimension} of {whole}"));
+            return Err(format!("a slice from {start} to {last} exceeds dimension {dimension} of {whole}"));
         }
         checked.push(step);
     }
@@ -95,7 +97,7 @@ fn pad(begins: &[u64], mode: PadMode, x: &TensorDesc, y: &TensorDesc, gpu: &Targ
         && begins.len() == y.sizes().len()
         && (0..begins.len()).all(|d| begins[d].checked_add(x.sizes()[d]).is_some_and(|end| end <= y.sizes()[d]));
     if !fits {
-        return Err(format!("{x} with {begins:?} before does not fit {y}"));
+        return Err(format!("{x} with {begins:?} before it does not fit in {y}"));
     }
     if !x.is_packed() {
         return Err(format!("{x} must be packed"));
@@ -162,7 +164,7 @@ fn axis_of(axis: usize, data: &TensorDesc, indices: &TensorDesc, y: &TensorDesc)
     };
     let (outer, inner) = (sizes[..axis].iter().product(), sizes[axis + 1..].iter().product());
     if y.element_count() != outer * indices.element_count() * inner {
-        return Err(format!("{data} by {indices} along axis {axis} does not give {y}"));
+        return Err(format!("{data} indexed by {indices} along axis {axis} does not result in {y}"));
     }
     require_numbered(data)?;
     require_numbered(y)?;
@@ -207,7 +209,7 @@ fn gather_gradient(
 ) -> Result<Vec<Dispatch>, String> {
     let Axis { outer, size, inner, index_words } = axis_of(axis, ddata, indices, dy)?;
     if dy.data_type() != DataType::Float32 {
-        return Err(format!("the Vulkan device does not sum {}; cast to float32 first", dy.data_type()));
+        return Err(format!("the Vulkan device does not support sums of {}; cast to float32 first", dy.data_type()));
     }
     let groups_per_row = (size * inner).div_ceil(GRADIENT_ELEMENTS_PER_GROUP);
     let groups = groups(outer * groups_per_row, gpu);
@@ -225,7 +227,7 @@ fn scatter(op: ScatterOp, reads: &[TensorDesc], y: &TensorDesc, gpu: &Target) ->
     let size = y.sizes()[0];
     let inner = y.element_count() / size;
     if data.element_count() != y.element_count() || updates.element_count() != indices.element_count() * inner {
-        return Err(format!("{updates} by {indices} into {data} does not give {y}"));
+        return Err(format!("{updates} scattered by {indices} into {data} does not result in {y}"));
     }
     for desc in [data, indices, updates, y] {
         require_numbered(desc)?;
@@ -240,7 +242,9 @@ fn scatter(op: ScatterOp, reads: &[TensorDesc], y: &TensorDesc, gpu: &Target) ->
     let is_small_integer = bytes < 4 && matches!(kind, Kind::Signed | Kind::Unsigned);
     let is_computed = bytes == 4 || is_small_integer && !data_type.is_narrow();
     if op != ScatterOp::Replace && !is_computed {
-        return Err(format!("the Vulkan device does not combine {data_type}; cast to float32 or int32 first"));
+        return Err(format!(
+            "the Vulkan device does not support combining {data_type}; cast to float32 or int32 first"
+        ));
     }
     let words = if bytes == 8 { 2 } else { 1 };
     let elements = y.element_count() * words;
@@ -263,6 +267,6 @@ fn require_numbered(desc: &TensorDesc) -> Result<(), String> {
     let words = desc.element_count().max(desc.total_size_bytes() / 4);
     match words < 1 << 31 {
         true => Ok(()),
-        false => Err(format!("{desc} has {words} elements or words; fewer than 2^31 are possible")),
+        false => Err(format!("{desc} has {words} elements or words; fewer than 2^31 are supported")),
     }
 }

@@ -304,7 +304,7 @@ impl ByResult {
     fn of(&self, [x, result, dy]: [DataType; 3]) -> Result<&'static Shader, String> {
         let computed = x.computed_in();
         if let Some(other) = [result, dy].into_iter().find(|&other| other.computed_in() != computed) {
-            return Err(format!("x is {x}, and another operand {other}; cast one first"));
+            return Err(format!("x is {x}, but another operand is {other}; cast one first"));
         }
         let float32 = match result {
             DataType::Float16 => self.float16,

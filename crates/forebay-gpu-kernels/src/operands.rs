@@ -13,7 +13,9 @@ pub(super) const COUNT_MAX: u64 = (1 << 32) - (1 << 16);
 /// If an operand has more elements than a shader can count.
 pub(super) fn require_countable(descs: &[TensorDesc]) -> Result<(), String> {
     match descs.iter().find(|desc| desc.element_count() > COUNT_MAX) {
-        Some(desc) => Err(format!("{desc} has {} elements, and a shader counts {COUNT_MAX}", desc.element_count())),
+        Some(desc) => {
+            Err(format!("{desc} has {} elements, but a shader supports at most {COUNT_MAX}", desc.element_count()))
+        }
         None => Ok(()),
     }
 }
@@ -22,7 +24,7 @@ pub(super) fn require_countable(descs: &[TensorDesc]) -> Result<(), String> {
 /// If there are not `N` of them.
 pub(super) fn exactly<'a, const N: usize>(descs: &'a [TensorDesc], what: &str) -> Result<[&'a TensorDesc; N], String> {
     let all: Vec<&TensorDesc> = descs.iter().collect();
-    all.try_into().map_err(|_| format!("{} {what} where {N} are needed", descs.len()))
+    all.try_into().map_err(|_| format!("found {} {what}, expected {N}", descs.len()))
 }
 
 /// # Errors
@@ -39,7 +41,7 @@ pub(super) fn require_type(descs: &[&TensorDesc], data_type: DataType) -> Result
 pub(super) fn require_packed(descs: &[&TensorDesc], data_type: DataType, elements: u64) -> Result<(), String> {
     require_type(descs, data_type)?;
     match descs.iter().find(|desc| !desc.is_packed() || desc.element_count() != elements) {
-        Some(desc) => Err(format!("{desc} does not have {elements} elements one after the other")),
+        Some(desc) => Err(format!("{desc} does not have {elements} contiguous elements")),
         None => Ok(()),
     }
 }
@@ -49,7 +51,7 @@ pub(super) fn require_packed(descs: &[&TensorDesc], data_type: DataType, element
 /// # Errors
 /// If it does not broadcast.
 pub(super) fn broadcast_strides(own: &[u64], strides: &[u64], sizes: &[u64]) -> Result<Vec<u64>, String> {
-    let misfit = || format!("an operand of sizes {own:?} does not broadcast to {sizes:?}");
+    let misfit = || format!("an operand of sizes {own:?} cannot be broadcast to {sizes:?}");
     let missing = sizes.len().checked_sub(own.len()).ok_or_else(misfit)?;
     let mut result = vec![0; missing];
     for ((&own, &stride), &size) in own.iter().zip(strides).zip(&sizes[missing..]) {
@@ -76,7 +78,7 @@ pub(super) fn for_type(data_type: DataType, shaders: [&'static Shader; 2]) -> Re
 pub(super) fn require_computed_in_single(desc: &TensorDesc) -> Result<(), String> {
     match desc.data_type().computed_in() {
         DataType::Float32 => Ok(()),
-        other => Err(format!("the Vulkan device does not compute with {other} here; cast to float32 first")),
+        other => Err(format!("the Vulkan device does not support {other} here; cast to float32 first")),
     }
 }
 

@@ -23,10 +23,10 @@ pub(super) fn lower(
         Kernel::Adam { .. } | Kernel::Adam8Bit { .. } => AdamHyperparameters::COUNT,
         _ => return Err(unsupported(kernel, "not an optimizer")),
     };
-    let (numbers, reads_before) = reads.split_last().ok_or_else(|| unsupported(kernel, "it reads nothing"))?;
+    let (numbers, reads_before) = reads.split_last().ok_or_else(|| unsupported(kernel, "it has no operands"))?;
     let is_whole = numbers.data_type() == DataType::Float32 && numbers.is_packed();
     if !is_whole || numbers.element_count() != count as u64 {
-        return Err(unsupported(kernel, format!("hyperparameters are {count} of float32, not {numbers}")));
+        return Err(unsupported(kernel, format!("hyperparameters must be {count} float32 numbers, not {numbers}")));
     }
     if let Kernel::Adam8Bit { decoupled, decays } = *kernel {
         return adam_8_bit([decays, decoupled], reads, writes, gpu).map_err(|reason| unsupported(kernel, reason));
@@ -34,7 +34,7 @@ pub(super) fn lower(
     let operands = reads_before.iter().filter(|desc| desc.data_type() != DataType::Int64).chain(writes);
     for desc in operands {
         if desc.data_type() != DataType::Float32 {
-            let reason = format!("the Vulkan device updates float32, not {}", desc.data_type());
+            let reason = format!("the Vulkan device can update only float32, not {}", desc.data_type());
             return Err(unsupported(kernel, reason));
         }
         if !desc.is_packed() {
@@ -92,7 +92,7 @@ pub(super) const ADAM_8_BIT_BINDINGS: u32 = 14;
 fn adam_8_bit(flags: [bool; 2], reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
     if gpu.bindings_max < ADAM_8_BIT_BINDINGS {
         return Err(format!(
-            "its shader binds {ADAM_8_BIT_BINDINGS} storage buffers, the device {}: use the host",
+            "its shader binds {ADAM_8_BIT_BINDINGS} storage buffers, but the device supports {}; use the host",
             gpu.bindings_max
         ));
     }
@@ -104,7 +104,7 @@ fn adam_8_bit(flags: [bool; 2], reads: &[TensorDesc], writes: &[TensorDesc], gpu
     let should = [&[parameter; 2], &state[..], &[parameter], &state[..]].concat();
     let updated = reads.iter().take(6).chain(writes);
     if (reads.len(), writes.len()) != (8, 5) {
-        return Err(format!("it has 8 reads and 5 writes, not {} and {}", reads.len(), writes.len()));
+        return Err(format!("expected 8 reads and 5 writes, found {} and {}", reads.len(), writes.len()));
     }
     for (desc, (data_type, size)) in updated.zip(should) {
         if !desc.is_packed() || desc.data_type() != data_type || desc.element_count() != size {

@@ -33,14 +33,14 @@ pub(super) fn lower(
                 Pooling::new(*op, window, &reads[0], &writes[0])?.lower(shader, [x, x], &writes[0], false, gpu)
             }
             Kernel::PoolGradient { op: PoolOp::Max, .. } if reads.len() < 2 => {
-                Err("the gradient of max pooling needs x".to_string())
+                Err("the gradient of max pooling requires x".to_string())
             }
             Kernel::PoolGradient { op, window } => {
                 let dy = x;
                 let x = reads.get(1).map_or(dy, |x| (x, Operand::Read(1)));
                 Pooling::new(*op, window, &writes[0], &reads[0])?.lower(shader, [x, dy], &writes[0], true, gpu)
             }
-            _ => Err("not a pooling".to_string()),
+            _ => Err("not a pooling kernel".to_string()),
         }
     };
     lowered().map_err(|reason| unsupported(kernel, reason))

@@ -29,13 +29,15 @@ pub(super) fn lower(
 ) -> Result<Lowered, Unsupported> {
     if gpu.bindings_max < RECURRENT_BINDINGS {
         let has = gpu.bindings_max;
-        let reason = format!("its shader binds {RECURRENT_BINDINGS} storage buffers, the device {has}: use the host");
+        let reason = format!(
+            "its shader binds {RECURRENT_BINDINGS} storage buffers, but the device supports {has}; use the host"
+        );
         return Err(unsupported(kernel, reason));
     }
     let lowered = match kernel {
         Kernel::Recurrent(recurrence) => forward(recurrence, reads, writes, gpu),
         Kernel::RecurrentGradient(recurrence) => gradient(recurrence, reads, writes, gpu),
-        _ => Err("not a recurrence".to_owned()),
+        _ => Err("not a recurrent kernel".to_owned()),
     };
     lowered.map_err(|reason| unsupported(kernel, reason))
 }
@@ -45,9 +47,9 @@ fn sizes(recurrence: &Recurrence, reads: &[TensorDesc]) -> Result<Sizes, String>
     let cell = recurrence.cell;
     let wanted = if cell.has_cell_state() { 7 } else { 5 };
     if reads.len() != wanted {
-        return Err(format!("{} operands, not {wanted}", reads.len()));
+        return Err(format!("found {} operands, expected {wanted}", reads.len()));
     }
-    let error = || format!("gates {} and weights {} do not fit", reads[0], reads[1]);
+    let error = || format!("gates {} and weights {} do not match", reads[0], reads[1]);
     let (&[steps, batch, directions, columns], &[own, rows, units]) = (reads[0].sizes(), reads[1].sizes()) else {
         return Err(error());
     };
@@ -56,7 +58,9 @@ fn sizes(recurrence: &Recurrence, reads: &[TensorDesc]) -> Result<Sizes, String>
         return Err(error());
     }
     if units > UNITS_MAX {
-        return Err(format!("a state of {units} units; the Vulkan device has room for {UNITS_MAX}: use the host"));
+        return Err(format!(
+            "the state has {units} units, but the Vulkan device supports at most {UNITS_MAX}; use the host"
+        ));
     }
     let state = directions * batch * units;
     require_packed(&[&reads[0]], DataType::Float32, steps * batch * directions * columns)?;
@@ -127,7 +131,7 @@ fn forward(
     let sizes = sizes(recurrence, reads)?;
     let wanted = if recurrence.cell.has_cell_state() { 3 } else { 2 };
     if writes.len() != wanted {
-        return Err(format!("{} results, not {wanted}", writes.len()));
+        return Err(format!("found {} results, expected {wanted}", writes.len()));
     }
     require_packed(&[&writes[0]], DataType::Float32, sizes.steps * sizes.state())?;
     require_packed(&writes[1..].iter().collect::<Vec<_>>(), DataType::Float32, sizes.state())?;
@@ -150,7 +154,11 @@ fn gradient(
         RecurrentCell::Simple => 3,
     };
     if reads.len() != first + count + 1 || writes.len() != wanted {
-        return Err(format!("{} operands and {} results where {wanted} are needed", reads.len(), writes.len()));
+        return Err(format!(
+            "unexpected number of operands ({}) or results ({}, expected {wanted})",
+            reads.len(),
+            writes.len()
+        ));
     }
     let sizes = sizes(recurrence, &reads[first..first + count])?;
     let (state, all) = (sizes.state(), sizes.steps * sizes.state());

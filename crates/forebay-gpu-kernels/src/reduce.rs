@@ -139,7 +139,7 @@ fn reduce(
     };
     if x.data_type().is_integer() && (op == ReduceOp::L2 || op == ReduceOp::Mean && reduced.count() > INTEGER_MEAN_MAX)
     {
-        return Err(format!("{op:?} of {} elements of {} needs wider integers", reduced.count(), x.data_type()));
+        return Err(format!("{op:?} of {} elements of {} requires wider integers", reduced.count(), x.data_type()));
     }
     Ok(dispatch(shader, op, &kept, &reduced, x.data_type(), gpu))
 }

@@ -14,7 +14,7 @@ const SUM_BYTES: u64 = 8;
 fn table(x: &TensorDesc, axes: usize) -> Result<[u64; 2], String> {
     let sizes = x.sizes();
     if axes >= sizes.len() {
-        return Err(format!("{x} has no places behind {axes} axes"));
+        return Err(format!("{x} has no positions after {axes} axes"));
     }
     require_packed(&[x], DataType::Float32, x.element_count())?;
     Ok([&sizes[..axes], &sizes[axes..]].map(|sizes| sizes.iter().product()))

@@ -37,7 +37,7 @@ fn split(desc: &TensorDesc, axis: usize) -> Result<[u64; 3], String> {
     };
     let words = desc.total_size_bytes() / 4;
     if words >= 1 << 31 {
-        return Err(format!("{desc} has {words} words; fewer than 2^31 are possible"));
+        return Err(format!("{desc} has {words} words; fewer than 2^31 are supported"));
     }
     Ok([sizes[..axis].iter().product(), size, sizes[axis + 1..].iter().product()])
 }
@@ -53,7 +53,7 @@ fn scan(
     let [y] = exactly(writes, "results")?;
     let expected = if op == ScanOp::Recurrence { 2 } else { 1 };
     if reads.len() != expected {
-        return Err(format!("{} operands where {expected} are needed", reads.len()));
+        return Err(format!("found {} operands, expected {expected}", reads.len()));
     }
     let operands: Vec<&TensorDesc> = reads.iter().chain([y]).collect();
     require_packed(&operands, y.data_type(), y.element_count())?;

@@ -40,7 +40,7 @@ impl Spatial {
         let reaches = sizes.iter().zip(&strides).skip(1).map(|(size, stride)| (size - 1) * stride);
         let span = 1 + reaches.sum::<u64>();
         if span > SPAN_MAX {
-            return Err(format!("an image of {desc} spans {span} elements, and shaders calculate with {SPAN_MAX}"));
+            return Err(format!("an image of {desc} spans {span} elements, but shaders support at most {SPAN_MAX}"));
         }
         let [plane, row, column] = three(&strides[2..], 0);
         Ok(Spatial {
@@ -80,7 +80,7 @@ impl Sliding {
     pub fn of(window: &Window, rank: usize, outputs: [u32; 3]) -> Result<Sliding, String> {
         let all = [&window.kernel, &window.strides, &window.dilations, &window.pads_begin, &window.pads_end];
         if all.iter().any(|values| values.len() + 2 != rank) || window.strides.contains(&0) {
-            return Err(format!("the window {window:?} does not fit {rank} dimensions"));
+            return Err(format!("the window {window:?} does not match {rank} dimensions"));
         }
         let by_address = (0..rank - 2).any(|d| {
             let output = u64::from(outputs[5 - rank + d]);

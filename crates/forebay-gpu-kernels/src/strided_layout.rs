@@ -30,7 +30,7 @@ impl StridedLayout {
         let mut places = 1;
         for (&size, &stride) in sizes.iter().zip(&strides).skip(3).rev() {
             if size > 1 && stride != places {
-                return Err(format!("the places of a row of {desc} lie apart"));
+                return Err(format!("the elements of a row of {desc} are not contiguous"));
             }
             places *= size;
         }

@@ -55,7 +55,7 @@ fn sums(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) 
             data_type = data_type.computed_in();
             require_packed(&parameters, data_type, channels)?;
             if dy.data_type().computed_in() != data_type {
-                return Err(format!("{dy} is not computed in {data_type}, as {x} is"));
+                return Err(format!("{dy} is not computed in {data_type}, unlike {x}"));
             }
             let formats = Some([x, dy].map(|desc| format_of(desc.data_type())));
             settings = Settings { epsilon, relu: is_relu(activation)?, formats, ..settings };
@@ -127,7 +127,7 @@ pub(super) fn finish(
         Summing::Channels => ([&shaders::FROM_SUMS_CHANNELS_F32, &shaders::FROM_SUMS_CHANNELS_F64], (1, 1), 0.0),
     };
     if (reads.len(), writes.len()) != operands {
-        return Err(format!("{} operands and {} results where {operands:?} are needed", reads.len(), writes.len()));
+        return Err(format!("found {} operands and {} results, expected {operands:?}", reads.len(), writes.len()));
     }
     require_packed(&[&reads[0]], DataType::Float64, of.rows() * channels)?;
     let others: Vec<&TensorDesc> = reads[1..].iter().chain(writes).collect();

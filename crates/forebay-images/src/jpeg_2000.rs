@@ -32,7 +32,8 @@ pub(crate) fn decode(bytes: &[u8], limit_bytes: u64) -> Result<DynamicImage, Dec
     let needed_bytes = u64::from(width).saturating_mul(u64::from(height)).saturating_mul(channels).saturating_mul(4);
     if needed_bytes > limit_bytes {
         let reason = format!(
-            "{width} x {height} pixels in {channels} channels take {needed_bytes} bytes, more than the {limit_bytes} that it may take"
+            "{width} x {height} pixels in {channels} channels take {needed_bytes} bytes, \
+             more than the limit of {limit_bytes} bytes"
         );
         return Err(DecodeError::TooLarge(reason));
     }
@@ -48,7 +49,7 @@ pub(crate) fn decode(bytes: &[u8], limit_bytes: u64) -> Result<DynamicImage, Dec
     decoded.ok_or_else(|| {
         let space = picture.color_space();
         DecodeError::Malformed(format!(
-            "a JPEG 2000 picture of {channels} channels ({space:?}) is neither grey nor RGB"
+            "a JPEG 2000 image with {channels} channels ({space:?}) is neither greyscale nor RGB"
         ))
     })
 }

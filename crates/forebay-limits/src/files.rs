@@ -33,9 +33,7 @@ fn grow(buffer: &mut Vec<u8>, bytes: u64) -> io::Result<()> {
     // The buffer's current capacity is already taken, and large buffers grow without a copy.
     check(bytes.saturating_sub(buffer.capacity() as u64), Use::Private).map_err(io::Error::other)?;
     let more = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_sub(buffer.len());
-    buffer
-        .try_reserve_exact(more)
-        .map_err(|_| io::Error::other(format!("the system gives no {} of memory for it", size(bytes))))
+    buffer.try_reserve_exact(more).map_err(|_| io::Error::other(format!("cannot allocate {} of memory", size(bytes))))
 }
 
 /// Reads this many bytes from a stream that may hold fewer, taking memory as they arrive. If fewer are returned, they are the entire rest
@@ -72,10 +70,10 @@ pub fn read(path: &Path, bytes_max: u64, times: u64) -> io::Result<Vec<u8>> {
         (_, true) => bytes_max.min(DEVICE_BYTES_MAX),
         _ => bytes_max.min(PIPE_BYTES_MAX),
     };
-    let too_long = |what: String| io::Error::other(format!("{what}, and at most {} are read", size(bytes_max)));
+    let too_long = |what: String| io::Error::other(format!("{what} the limit of {}", size(bytes_max)));
     if kind.is_file() {
         if metadata.len() > bytes_max {
-            return Err(too_long(format!("it has {}", size(metadata.len()))));
+            return Err(too_long(format!("it has {}, more than", size(metadata.len()))));
         }
         check(metadata.len().saturating_mul(times), Use::Private).map_err(io::Error::other)?;
         // Reading one more byte shows that the file ends there.
@@ -85,9 +83,9 @@ pub fn read(path: &Path, bytes_max: u64, times: u64) -> io::Result<Vec<u8>> {
         if bytes.len() as u64 <= metadata.len() {
             return Ok(bytes);
         }
-        return bounded(File::open(path)?, bytes_max)?.ok_or_else(|| too_long("it is longer".into()));
+        return bounded(File::open(path)?, bytes_max)?.ok_or_else(|| too_long("it is longer than".into()));
     }
-    bounded(file, bytes_max)?.ok_or_else(|| too_long("it does not end there".into()))
+    bounded(file, bytes_max)?.ok_or_else(|| too_long("it does not end within".into()))
 }
 
 /// Reads the whole stream; `None` if it is longer.
@@ -111,7 +109,7 @@ pub fn read_text(path: &Path, bytes_max: u64) -> io::Result<String> {
 pub fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| {
         let position = error.utf8_error().valid_up_to();
-        io::Error::new(io::ErrorKind::InvalidData, format!("it is no text in UTF-8: byte {position} is none of it"))
+        io::Error::new(io::ErrorKind::InvalidData, format!("it is not UTF-8 text: byte {position} is invalid"))
     })
 }
 
@@ -127,7 +125,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 fn check_regular(path: &Path) -> io::Result<()> {
     match std::fs::metadata(path)?.is_file() {
         true => Ok(()),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
     }
 }
 
@@ -152,7 +150,7 @@ mod tests {
         std::fs::write(&path, [7; 1000]).unwrap();
         assert_eq!(read(&path, 1000, 2).unwrap(), [7; 1000]);
         let error = read(&path, 999, 1).unwrap_err().to_string();
-        assert_eq!(error, "it has 1000 bytes, and at most 999 bytes are read");
+        assert_eq!(error, "it has 1000 bytes, more than the limit of 999 bytes");
         assert!(read(folder.path(), 1000, 1).is_err());
         assert!(read(&folder.path().join("none"), 1000, 1).is_err());
     }
@@ -161,7 +159,7 @@ mod tests {
     fn endless_files_are_read_up_to_their_bound() {
         for bytes_max in [0, 1000, 3 << 20, u64::MAX] {
             let error = read(Path::new("/dev/zero"), bytes_max, 1).unwrap_err().to_string();
-            assert!(error.contains("it does not end there"), "{error}");
+            assert!(error.contains("it does not end within the limit of"), "{error}");
         }
         assert_eq!(read(Path::new("/dev/null"), 10, 1).unwrap(), []);
     }
@@ -200,7 +198,7 @@ mod tests {
         assert!(read_text(&path, 10).unwrap_err().to_string().contains("byte 2"));
         assert!(open_regular(&path).is_ok());
         for other in [Path::new("/dev/zero"), folder.path()] {
-            assert!(open_regular(other).unwrap_err().to_string().contains("no regular file"));
+            assert!(open_regular(other).unwrap_err().to_string().contains("not a regular file"));
         }
     }
 }

@@ -74,7 +74,11 @@ impl fmt::Display for Shortage {
         };
         let (wanted, limit) = (size(self.requested_bytes), size(*limit_bytes));
         let (left, kept) = (size(*left_bytes), size(left_bytes - bytes));
-        write!(f, "{wanted}{of} would be needed, and {left} are left of {source} {limit}, {kept} of which stay free")
+        write!(
+            f,
+            "{wanted}{of} would be needed, but only {left} of {limit} are left ({source}), \
+             {kept} of which must stay free"
+        )
     }
 }
 
@@ -203,7 +207,7 @@ impl System {
 fn machine(read: Reading) -> Option<Available> {
     let text = read("/proc/meminfo".as_ref())?;
     let (limit_bytes, left_bytes) = (number_of_kib(&text, "MemTotal:")?, number_of_kib(&text, "MemAvailable:")?);
-    Some(Available::of_memory("the machine's memory,".to_owned(), limit_bytes, left_bytes))
+    Some(Available::of_memory("the machine's memory".to_owned(), limit_bytes, left_bytes))
 }
 
 impl Available {
@@ -284,17 +288,12 @@ struct ResourceLimit {
 
 const RESOURCE_LIMITS: [ResourceLimit; 2] = [
     ResourceLimit {
-        name: "RLIMIT_AS (ulimit -v),",
+        name: "RLIMIT_AS, ulimit -v",
         row: "Max address space",
         taken: "VmSize:",
         resource: Resource::Addresses,
     },
-    ResourceLimit {
-        name: "RLIMIT_DATA (ulimit -d),",
-        row: "Max data size",
-        taken: "VmData:",
-        resource: Resource::Data,
-    },
+    ResourceLimit { name: "RLIMIT_DATA, ulimit -d", row: "Max data size", taken: "VmData:", resource: Resource::Data },
 ];
 
 impl ResourceLimit {
@@ -352,7 +351,7 @@ mod tests {
         let available = least(&[], Use::Private);
         assert_eq!((available.limit_bytes, available.left_bytes), (8192 * MIB, 4096 * MIB));
         assert_eq!(available.bytes, 4096 * MIB - 8192 * MIB / 100 * 3);
-        assert_eq!(available.source, "the machine's memory,");
+        assert_eq!(available.source, "the machine's memory");
     }
 
     #[test]
@@ -375,8 +374,8 @@ mod tests {
         let available = least(&group, Use::Memory);
         assert_eq!((available.limit_bytes, available.left_bytes, available.bytes), (300 * MIB, 220 * MIB, 156 * MIB));
         let refused = refuse(200 * MIB, vec![available]).unwrap_err().to_string();
-        let words = "200.0 MiB would be needed, and 220.0 MiB are left of control group /a: memory.max 300.0 MiB, \
-                     64.0 MiB of which stay free";
+        let words = "200.0 MiB would be needed, but only 220.0 MiB of 300.0 MiB are left \
+                     (control group /a: memory.max), 64.0 MiB of which must stay free";
         assert_eq!(refused, words);
         let high = [&group[..], &[("/cg/a/b/memory.high", "104857600"), ("/cg/a/b/memory.current", "0")]].concat();
         assert_eq!(least(&high, Use::Memory).source, "control group /a/b: memory.high");
@@ -405,7 +404,7 @@ mod tests {
             (available.left_bytes, available.source.as_str()),
             (250 * MIB, "control group /m: memory.limit_in_bytes")
         );
-        assert_eq!(least(&group("9223372036854771712\n"), Use::Shared).source, "the machine's memory,");
+        assert_eq!(least(&group("9223372036854771712\n"), Use::Shared).source, "the machine's memory");
     }
 
     #[test]
@@ -426,13 +425,13 @@ mod tests {
                       Max address space         209715200            unlimited            bytes     \n";
         let limited = [("/proc/self/limits", limits)];
         let available = least(&limited, Use::Private);
-        assert_eq!((available.left_bytes, available.source.as_str()), (50 * MIB, "RLIMIT_DATA (ulimit -d),"));
+        assert_eq!((available.left_bytes, available.source.as_str()), (50 * MIB, "RLIMIT_DATA, ulimit -d"));
         let available = least(&limited, Use::Shared);
         assert_eq!((available.left_bytes, available.bytes), (100 * MIB, 100 * MIB - 200 * MIB / 64));
         let refused = refuse(99 * MIB, vec![available]).unwrap_err().to_string();
         assert!(refused.starts_with("99.0 MiB of address space would be needed"), "{refused}");
-        assert!(refused.contains("RLIMIT_AS (ulimit -v), 200.0 MiB"), "{refused}");
-        assert_eq!(least(&limited, Use::Memory).source, "the machine's memory,");
+        assert!(refused.contains("of 200.0 MiB are left (RLIMIT_AS, ulimit -v)"), "{refused}");
+        assert_eq!(least(&limited, Use::Memory).source, "the machine's memory");
     }
 
     #[test]

@@ -87,10 +87,10 @@ impl fmt::Display for AllocatorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AllocatorError::Freed { block } => {
-                write!(f, "{block} has been freed before; a block is freed once, by its owner")
+                write!(f, "{block} was already freed; each block must be freed once, by its owner")
             }
             AllocatorError::Unknown { block } => {
-                write!(f, "{block} was never allocated here; free it where it was allocated")
+                write!(f, "{block} was not allocated by this allocator; free it where it was allocated")
             }
         }
     }

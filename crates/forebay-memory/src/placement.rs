@@ -94,18 +94,18 @@ impl fmt::Display for PlacementError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PlacementError::Load { load_bytes, capacity_bytes } => {
-                write!(f, "{load_bytes} bytes are live at once, the capacity is {capacity_bytes} bytes")
+                write!(f, "{load_bytes} bytes are live at once, but the capacity is {capacity_bytes} bytes")
             }
             PlacementError::Search { lowest, capacity_bytes } => {
                 let height_bytes = lowest.height_bytes;
                 write!(
                     f,
-                    "the lowest placement found takes {height_bytes} bytes, the capacity is {capacity_bytes} bytes"
+                    "the lowest placement found takes {height_bytes} bytes, but the capacity is {capacity_bytes} bytes"
                 )
             }
-            PlacementError::Fixed(fault) => write!(f, "given bases: {fault}"),
+            PlacementError::Fixed(fault) => write!(f, "invalid given bases: {fault}"),
             PlacementError::TooLarge { total_bytes } => {
-                write!(f, "the items take {total_bytes} bytes side by side, the most is {ADDRESSES_MAX_BYTES} bytes")
+                write!(f, "the items take {total_bytes} bytes side by side; the maximum is {ADDRESSES_MAX_BYTES} bytes")
             }
         }
     }
@@ -152,9 +152,9 @@ impl fmt::Display for Fault {
         match self {
             Fault::Overlap { first, second } => write!(f, "items {first} and {second} overlap"),
             Fault::Misaligned { item } => write!(f, "item {item} is misaligned"),
-            Fault::Moved { item } => write!(f, "item {item} does not lie at its given base"),
-            Fault::AboveHeight { item } => write!(f, "item {item} ends above the height"),
-            Fault::Count { offsets, items } => write!(f, "{offsets} bases for {items} items"),
+            Fault::Moved { item } => write!(f, "item {item} is not at its given base"),
+            Fault::AboveHeight { item } => write!(f, "item {item} ends above the height of the placement"),
+            Fault::Count { offsets, items } => write!(f, "expected {items} bases, one per item, found {offsets}"),
         }
     }
 }

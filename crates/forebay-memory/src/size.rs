@@ -39,7 +39,7 @@ pub struct MemorySizeError {
 
 impl fmt::Display for MemorySizeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "'{}' is no size of memory: {} (write 256MiB, 1.5GB, 4096 or 50%)", self.text, self.reason)
+        write!(f, "'{}' is not a memory size: {} (write 256MiB, 1.5GB, 4096 or 50%)", self.text, self.reason)
     }
 }
 
@@ -90,15 +90,15 @@ impl FromStr for MemorySize {
             return if percent > 0.0 { Ok(MemorySize::Percent(percent)) } else { Err(error("it is zero")) };
         }
         let factor = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor);
-        let factor = factor.ok_or_else(|| error("its unit is not known"))?;
+        let factor = factor.ok_or_else(|| error("its unit is unknown"))?;
         // Whole numbers stay exact; only fractions go through floating point.
         let bytes = match number.parse::<u64>() {
-            Ok(whole) => whole.checked_mul(factor).ok_or_else(|| error("it does not fit 64 bits"))?,
+            Ok(whole) => whole.checked_mul(factor).ok_or_else(|| error("it does not fit in 64 bits"))?,
             Err(_) => {
                 let fraction: f64 = number.parse().map_err(|_| error("the number cannot be read"))?;
                 let bytes = fraction * factor as f64;
                 if bytes >= u64::MAX as f64 {
-                    return Err(error("it does not fit 64 bits"));
+                    return Err(error("it does not fit in 64 bits"));
                 }
                 bytes as u64
             }

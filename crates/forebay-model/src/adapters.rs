@@ -118,7 +118,7 @@ pub(crate) fn adapt(graph: &mut Graph, options: &LoraOptions) -> Result<Vec<Adap
     let refuse = |reason: String| Err(ModelError::Request { reason });
     if options.rank == 0 || !options.alpha.is_finite() {
         let (rank, alpha) = (options.rank, options.alpha);
-        return refuse(format!("adapters need a rank of at least 1 and a finite alpha, not {rank} and {alpha}"));
+        return refuse(format!("adapters need a rank of at least 1 and a finite alpha, found {rank} and {alpha}"));
     }
     let found = weights(graph);
     let is_wanted = |name: &str| options.patterns.iter().any(|pattern| matches(pattern, name));
@@ -130,7 +130,7 @@ pub(crate) fn adapt(graph: &mut Graph, options: &LoraOptions) -> Result<Vec<Adap
         if let Some(node) = *other {
             let node = graph.nodes[node].label(graph);
             return refuse(format!(
-                "the weight '{name}' cannot have an adapter, because '{node}' uses it in another way: leave it out of the pattern"
+                "the weight '{name}' cannot have an adapter because '{node}' uses it in another way; exclude it from the pattern"
             ));
         }
         let (adapter, factors) = factors(graph, weight, first.layer, options);
@@ -144,11 +144,9 @@ pub(crate) fn adapt(graph: &mut Graph, options: &LoraOptions) -> Result<Vec<Adap
         let able = found.iter().filter(|(_, (uses, other))| !uses.is_empty() && other.is_none());
         let names: Vec<String> = able.take(5).map(|(&id, _)| format!("'{}'", graph.value(id).name)).collect();
         return refuse(match names.is_empty() {
-            true => {
-                "the model has no weight that can have an adapter: none of a MatMul, Gemm, Conv or Gather".to_string()
-            }
+            true => "the model has no weight that can have an adapter (of a MatMul, Gemm, Conv or Gather)".to_string(),
             false => format!(
-                "no weight that can have an adapter matches {}; there are, among others, {}",
+                "no weight that can have an adapter matches {}; such weights include {}",
                 options.patterns.join(", "),
                 names.join(", ")
             ),

@@ -97,7 +97,7 @@ fn seed(graph: &Graph, of: ValueId) -> Result<Tensor, ModelError> {
         _ => {
             let name = &graph.value(of).name;
             let ty = graph.ty(of).map_or("of unknown type".to_string(), TensorType::to_string);
-            let reason = format!("gradients are taken of one float32 number, but '{name}' is {ty}");
+            let reason = format!("gradients require a single float32 number, but '{name}' is {ty}");
             Err(ModelError::Request { reason })
         }
     }

@@ -92,7 +92,7 @@ pub fn infer_known(graph: &mut Graph, sizes: &Sizes) -> Result<Vec<Waiting>, Mod
                 Ok(Some(nodes)) => {
                     nodes.into_iter().rev().for_each(|node| pending.push_front(node));
                     if pending.len() + graph.nodes.len() > NODES_MAX {
-                        let reason = format!("loops make it more than {NODES_MAX} nodes");
+                        let reason = format!("the model with unrolled loops has more than {NODES_MAX} nodes");
                         return Err(ModelError::Request { reason });
                     }
                     continue;
@@ -138,7 +138,7 @@ fn infer_and_fold(graph: &mut Graph, node: usize, folded_bytes: &mut u64) -> Res
     let row = row(&view)?;
     let types = (row.infer)(&view)?;
     if let Some(i) = (types.len()..view.node.outputs.len()).find(|&i| view.node.outputs[i].is_some()) {
-        return Err(view.error(format!("output {i} is not supported (the operator has {} here)", types.len())));
+        return Err(view.error(format!("output {i} is not supported (supported outputs: {})", types.len())));
     }
     let folded = fold::fold(&view, row, &types, *folded_bytes)?;
     let outputs = view.node.outputs.clone();
@@ -219,7 +219,7 @@ fn resolve_inputs(graph: &mut Graph, sizes: &Sizes) -> Result<(), ModelError> {
             continue;
         }
         let Some((data_type, dimensions)) = &value.declared else {
-            let reason = format!("input '{}' declares no tensor type with a shape", value.name);
+            let reason = format!("input '{}' does not declare a tensor type with a shape", value.name);
             return Err(ModelError::Malformed { reason });
         };
         let mut shape = Vec::with_capacity(dimensions.len());
@@ -279,9 +279,9 @@ fn batch_symbols(graph: &Graph, batch_size: u64) -> Result<BTreeMap<String, u64>
     if symbols.is_empty() && !fixed.iter().any(|(_, size)| *size == batch_size) {
         let found: Vec<String> = fixed.iter().map(|(name, size)| format!("'{name}' has {size}")).collect();
         let reason = format!(
-            "batch size {batch_size} does not fit the model, whose leading dimension is fixed ({}); leave the batch size \
-             out, or export the model with a symbolic batch dimension",
-            if found.is_empty() { "it has no input with a dimension".to_string() } else { found.join(", ") }
+            "batch size {batch_size} does not fit the model, whose leading dimension is fixed ({}); leave out the \
+             batch size or export the model with a symbolic batch dimension",
+            if found.is_empty() { "no input has a dimension".to_string() } else { found.join(", ") }
         );
         return Err(ModelError::Request { reason });
     }
@@ -295,7 +295,7 @@ fn unresolved(input: &str, i: usize, dimension: &Dimension) -> ModelError {
     };
     let way_out = if i == 0 { "--batch-size N".to_string() } else { format!("--size {symbol}=N") };
     ModelError::Request {
-        reason: format!("dimension {i} ('{symbol}') of input '{input}' has no size: give it with {way_out}"),
+        reason: format!("dimension {i} ('{symbol}') of input '{input}' has no size; set it with {way_out}"),
     }
 }
 
@@ -337,10 +337,11 @@ pub fn refuse_unsupported(graph: &Graph) -> Result<(), ModelError> {
     more.truncate(NAMED_MAX);
     let also = match more.is_empty() {
         true => String::new(),
-        false => format!("the same in {}{unnamed}: ", more.join(", ")),
+        false => format!("these operators are also used by {}{unnamed}; ", more.join(", ")),
     };
     let reason = format!(
-        "{also}export the model with other operators or to another opset, or define these as functions in the model"
+        "{also}export the model with other operators or to another opset, or define the operators as functions \
+         in the model"
     );
     errors.push(ModelError::Request { reason });
     Err(ModelError::Several(errors))
@@ -353,14 +354,14 @@ pub(crate) fn check_outputs(graph: &Graph) -> Result<(), ModelError> {
         let value = graph.value(id);
         let Some(ty) = &value.ty else {
             let reason = match graph.sequences.contains_key(&id) {
-                true => format!("output '{}' is a sequence; only tensors are given", value.name),
-                false => format!("output '{}' is computed by no node", value.name),
+                true => format!("output '{}' is a sequence; only tensors are supported as outputs", value.name),
+                false => format!("no node computes the output '{}'", value.name),
             };
             return Err(ModelError::Malformed { reason });
         };
         match &value.declared {
             Some((declared, _)) if *declared != ty.data_type => {
-                let reason = format!("output '{}' is declared {declared}, but its nodes compute {ty}", value.name);
+                let reason = format!("output '{}' is declared as {declared}, but the nodes compute {ty}", value.name);
                 return Err(ModelError::Malformed { reason });
             }
             _ => {}

@@ -270,7 +270,7 @@ impl Program {
         let end = operand.offset_bytes.checked_add(operand.desc.total_size_bytes());
         if end.is_none_or(|end| end > buffer.size_bytes) {
             let Buffer { name, size_bytes, .. } = buffer;
-            return Err(format!("{operand} does not fit '{name}' of {size_bytes} bytes"));
+            return Err(format!("{operand} does not fit in '{name}' of {size_bytes} bytes"));
         }
         if !operand.offset_bytes.is_multiple_of(BASE_OFFSET_ALIGNMENT_BYTES) {
             return Err(format!("{operand} is not aligned to {BASE_OFFSET_ALIGNMENT_BYTES} bytes"));

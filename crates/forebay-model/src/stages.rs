@@ -211,7 +211,7 @@ pub fn next(graph: &Graph, inputs: &BTreeMap<String, TensorType>) -> Result<Next
     match at_border {
         Some(i) => border(graph, waiting, i),
         None => Err(waiting.into_iter().find_map(|waiting| waiting.reason).unwrap_or_else(|| ModelError::Malformed {
-            reason: "nodes wait for values that nothing computes".to_string(),
+            reason: "nodes depend on values that no node computes".to_string(),
         })),
     }
 }
@@ -362,7 +362,7 @@ fn border(graph: Graph, mut waiting: Vec<Waiting>, i: usize) -> Result<Next, Mod
                     body.constants.insert(inside);
                 }
                 Some(source) => captured.push((body.value(inside).name.clone(), source)),
-                None => return Err(view.error("its body uses a value that is left out")),
+                None => return Err(view.error("its body uses a value that is omitted")),
             }
         }
         let carried =

@@ -229,7 +229,8 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
         candidates.iter().zip(gradients).filter_map(|(&parameter, d)| Some((parameter, d?))).collect();
     if trained.is_empty() {
         let name = &graph.value(prediction).name;
-        let reason = format!("nothing trains: output '{name}' depends on no float32 initializer that is not frozen");
+        let reason =
+            format!("nothing to train: output '{name}' does not depend on any float32 initializer that is not frozen");
         return Err(ModelError::Request { reason });
     }
     let loss = accumulation::repeat(&mut graph, &mut mode, loss, &mut trained, options.accumulate)?;
@@ -318,7 +319,7 @@ fn append_loss(
     let request = |reason: String| ModelError::Request { reason };
     let ty = graph.ty(prediction).cloned().ok_or_else(|| request(format!("the type of '{name}' is not known")))?;
     if ty.data_type != DataType::Float32 || ty.shape.contains(&0) {
-        return Err(request(format!("a loss takes float32 numbers, but output '{name}' is {ty}")));
+        return Err(request(format!("a loss requires float32 numbers, but output '{name}' is {ty}")));
     }
     let (kernel, labels) = match loss {
         Loss::Output { labels } => return own_loss(graph, prediction, labels.as_deref()),
@@ -353,9 +354,9 @@ fn own_loss(graph: &mut Graph, output: ValueId, labels: Option<&str>) -> Result<
     };
     let labels = found.ok_or_else(|| {
         let inputs: Vec<&str> = graph.inputs.iter().map(|&id| graph.value(id).name.as_str()).collect();
-        let sought = labels.map_or_else(|| LABEL_NAMES.join("', '"), str::to_string);
+        let sought = labels.map_or_else(|| LABEL_NAMES.join("' or '"), str::to_string);
         request(format!(
-            "no input is called '{sought}'; name the one that takes the labels (--label-input): {}",
+            "no input is named '{sought}'; choose the input for the labels with --label-input: {}",
             inputs.join(", ")
         ))
     })?;
@@ -366,8 +367,8 @@ fn own_loss(graph: &mut Graph, output: ValueId, labels: Option<&str>) -> Result<
 fn own_scalar(graph: &mut Graph, output: ValueId) -> Result<ValueId, ModelError> {
     let (name, ty) = (graph.value(output).name.clone(), graph.ty(output).cloned());
     let Some(ty) = ty.filter(|ty| ty.count() == 1 && ty.data_type == DataType::Float32) else {
-        let ty = graph.ty(output).map_or_else(|| "of no known type".to_string(), |ty| ty.to_string());
-        let reason = format!("output '{name}' ({ty}) is no loss: it must have one element of float32");
+        let ty = graph.ty(output).map_or_else(|| "of unknown type".to_string(), |ty| ty.to_string());
+        let reason = format!("output '{name}' ({ty}) is not a loss: it must have one float32 element");
         return Err(ModelError::Request { reason });
     };
     if ty.shape.is_empty() {
@@ -393,14 +394,14 @@ fn candidates(
     let weights = graph.initializers.keys().copied().filter(|id| !graph.constants.contains(id));
     let weights: Vec<ValueId> = weights.collect();
     let patterns = options.groups.iter().flat_map(|group| [&group.pattern].into_iter().chain(&group.more_patterns));
-    let groups = patterns.map(|pattern| (pattern, "names no parameter of a group"));
+    let groups = patterns.map(|pattern| (pattern, "matches no parameter for a group"));
     let frozen = options.freeze.iter().map(|pattern| (pattern, "freezes nothing"));
     groups::check(&options.groups)?;
     for (pattern, what) in frozen.chain(groups) {
         // Patterns can also match initializers that are not trained anyway.
         if !graph.initializers.keys().any(|&id| pattern::matches(pattern, &graph.value(id).name)) {
             let examples: Vec<&str> = weights.iter().take(3).map(|&id| graph.value(id).name.as_str()).collect();
-            let reason = format!("'{pattern}' {what}; initializers are such as {}", examples.join(", "));
+            let reason = format!("'{pattern}' {what}; the initializers include {}", examples.join(", "));
             return Err(ModelError::Request { reason });
         }
     }

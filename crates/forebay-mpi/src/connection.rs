@@ -119,7 +119,7 @@ impl MpiCommunicator {
             }
         });
         let thread = thread.map_err(|error| MpiError::Thread { reason: error.to_string() })?;
-        let found = told.recv().map_err(|_| MpiError::Thread { reason: "it ended".to_owned() })?;
+        let found = told.recv().map_err(|_| MpiError::Thread { reason: "the thread ended".to_owned() })?;
         let (rank, size) = found?;
         let (requests, thread) = (Mutex::new(Some(requests)), Mutex::new(Some(thread)));
         Ok(MpiCommunicator { rank, size, requests, thread })
@@ -139,7 +139,7 @@ impl Communicator for MpiCommunicator {
         let requests = lock(&self.requests);
         let Some(requests) = &*requests else { return done(Err("the connection has ended".to_owned())) };
         if let Err(SendError(Request::Start(_, done))) = requests.send(Request::Start(messages, done)) {
-            done(Err("the thread of MPI has ended".to_owned()));
+            done(Err("the MPI thread has ended".to_owned()));
         }
     }
 

@@ -80,7 +80,7 @@ impl<Request> Exchange<Request> {
         let peers: Vec<String> = peers.iter().map(usize::to_string).collect();
         let (seconds, tag) = (self.since.elapsed().as_secs(), self.tag);
         format!(
-            "message {tag} to or from process {} is still under way after {seconds} s (--network-timeout says how long to wait)",
+            "message {tag} to or from process {} is not complete after {seconds} s (--network-timeout sets how long to wait)",
             peers.join(", ")
         )
     }

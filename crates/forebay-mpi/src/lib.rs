@@ -66,21 +66,21 @@ impl fmt::Display for MpiError {
                 let tried: Vec<String> = tried.iter().map(|(name, reason)| format!("{name}: {reason}")).collect();
                 write!(
                     f,
-                    "no library of MPI was found (tried {}); install the runtime of Open MPI or MPICH, or name its library in \
-                     FOREBAY_MPI_LIBRARY",
+                    "no MPI library was found (tried {}); install the runtime of Open MPI or MPICH, or name its library \
+                     in FOREBAY_MPI_LIBRARY",
                     tried.join("; ")
                 )
             }
             MpiError::Incomplete { library, function } => {
-                write!(f, "{library} has no function {function}: it is no library of MPI 3 or newer")
+                write!(f, "{library} has no function {function}; it is not an MPI library of version 3 or newer")
             }
             MpiError::Refused { function, code } => write!(f, "{function} failed with code {code}"),
             MpiError::Threads => write!(
                 f,
-                "MPI was begun for calls of one thread, and Forebay calls it from a thread of its own: begin it with MPI_THREAD_MULTIPLE \
-                 (mpi4py does, unless mpi4py.rc.thread_level says something else)"
+                "MPI was initialized for calls from one thread, but Forebay calls it from a separate thread; initialize it \
+                 with MPI_THREAD_MULTIPLE (mpi4py does, unless mpi4py.rc.thread_level says otherwise)"
             ),
-            MpiError::Thread { reason } => write!(f, "the system did not give a thread for MPI: {reason}"),
+            MpiError::Thread { reason } => write!(f, "cannot create a thread for MPI: {reason}"),
         }
     }
 }

@@ -28,7 +28,7 @@ pub fn demand_lru(workload: &Workload) -> Result<Schedule, SwapError> {
             return Ok(paging.schedule);
         }
     }
-    Err(SwapError::NoSchedule { reason: format!("demand paging does not repeat itself within {MOST_STEPS} steps") })
+    Err(SwapError::NoSchedule { reason: format!("demand paging does not become periodic within {MOST_STEPS} steps") })
 }
 
 /// When contents are no longer needed.

@@ -73,7 +73,7 @@ pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<S
     let is_slow = planned.as_ref().is_none_or(|planned| planned.step_ns > workload.ideal_ns() / 8 * 9);
     let paged = if is_slow { demand_lru(workload).ok() } else { None };
     planned.into_iter().chain(paged).min_by_key(|schedule| schedule.step_ns).ok_or_else(|| SwapError::NoSchedule {
-        reason: "longer waits did not suffice; give more --device-memory".to_owned(),
+        reason: "longer waits were not enough; increase --device-memory".to_owned(),
     })
 }
 

@@ -47,11 +47,12 @@ pub fn parse(text: &str) -> Result<Workload, SwapError> {
     let mut lines =
         text.lines().enumerate().map(|(index, line)| (index + 1, line)).filter(|(_, line)| !line.trim().is_empty());
     let Some((number, first)) = lines.next() else {
-        return Err(wrong(1, "the file is empty; a header is expected"));
+        return Err(wrong(1, "the file is empty; expected a header"));
     };
-    let header: Header = serde_json::from_str(first).map_err(|error| wrong(number, format!("no header: {error}")))?;
+    let header: Header =
+        serde_json::from_str(first).map_err(|error| wrong(number, format!("invalid header: {error}")))?;
     if let Some(format) = header.format.as_ref().filter(|format| *format != FORMAT) {
-        return Err(wrong(number, format!("the format is '{format}'; only '{FORMAT}' is known")));
+        return Err(wrong(number, format!("unknown format '{format}'; expected '{FORMAT}'")));
     }
     let machine = Machine {
         device_memory_bytes: header.device_memory_bytes,
@@ -84,7 +85,7 @@ pub fn parse(text: &str) -> Result<Workload, SwapError> {
         }
     }
     if workload.kernels.is_empty() {
-        return Err(wrong(last, "there are no kernels"));
+        return Err(wrong(last, "the trace has no kernels"));
     }
     Ok(workload)
 }
@@ -98,18 +99,18 @@ fn add(workload: &mut Workload, line: &str) -> Result<(), String> {
     let value: serde_json::Value = serde_json::from_str(line).map_err(|error| error.to_string())?;
     let is_kernel = value.get("kernel").is_some();
     if is_kernel {
-        let line: KernelLine = serde_json::from_value(value).map_err(|error| format!("a kernel's line: {error}"))?;
+        let line: KernelLine = serde_json::from_value(value).map_err(|error| format!("invalid kernel: {error}"))?;
         return add_kernel(workload, line);
     }
     if value.get("tensor").is_none() {
-        return Err("neither a tensor nor a kernel".to_owned());
+        return Err("the line describes neither a tensor nor a kernel".to_owned());
     }
-    let line: TensorLine = serde_json::from_value(value).map_err(|error| format!("a tensor's line: {error}"))?;
+    let line: TensorLine = serde_json::from_value(value).map_err(|error| format!("invalid tensor: {error}"))?;
     if line.tensor != workload.tensors.len() {
-        return Err(format!("tensor {} is out of order; {} is next", line.tensor, workload.tensors.len()));
+        return Err(format!("tensor {} is out of order; expected tensor {}", line.tensor, workload.tensors.len()));
     }
     if !workload.kernels.is_empty() {
-        return Err(format!("tensor {} stands after kernels; tensors come first", line.tensor));
+        return Err(format!("tensor {} comes after kernels; tensors must come first", line.tensor));
     }
     workload.tensors.push(Tensor { size_bytes: line.size_bytes, persistent: line.persistent });
     Ok(())
@@ -117,18 +118,18 @@ fn add(workload: &mut Workload, line: &str) -> Result<(), String> {
 
 fn add_kernel(workload: &mut Workload, line: KernelLine) -> Result<(), String> {
     if line.kernel != workload.kernels.len() {
-        return Err(format!("kernel {} is out of order; {} is next", line.kernel, workload.kernels.len()));
+        return Err(format!("kernel {} is out of order; expected kernel {}", line.kernel, workload.kernels.len()));
     }
     for (what, list) in [("reads", &line.reads), ("writes", &line.writes)] {
         if let Some(tensor) = list.iter().find(|tensor| **tensor >= workload.tensors.len()) {
             return Err(format!(
-                "kernel {} {what} tensor {tensor}, but there are {} tensors",
+                "kernel {} {what} tensor {tensor}, but there are only {} tensors",
                 line.kernel,
                 workload.tensors.len()
             ));
         }
         if !list.is_sorted_by(|left, right| left < right) {
-            return Err(format!("kernel {}: {what} must ascend without repetition", line.kernel));
+            return Err(format!("kernel {}: {what} must be in ascending order without duplicates", line.kernel));
         }
     }
     workload.kernels.push(Kernel {

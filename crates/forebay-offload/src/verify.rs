@@ -219,16 +219,18 @@ impl<'a> Replay<'a> {
         let step_ns = self.schedule.step_ns;
         for launch in &self.schedule.launches {
             let Some(kernel) = self.workload.kernels.get(launch.kernel) else {
-                return Err(format!("there is no kernel {}", launch.kernel));
+                return Err(format!("the workload has no kernel {}", launch.kernel));
             };
             if launch.start_ns.saturating_add(kernel.duration_ns.max(1)) > step_ns {
-                return Err(format!("kernel {} ends after the step", launch.kernel));
+                return Err(format!("kernel {} ends after the end of the step", launch.kernel));
             }
         }
         for Transfer { piece, start_ns, end_ns, place, .. } in &self.schedule.transfers {
             self.check_piece(piece)?;
             if start_ns >= end_ns || *end_ns > step_ns {
-                return Err(format!("a transfer of {piece} lasts from {start_ns} to {end_ns} ns of {step_ns}"));
+                return Err(format!(
+                    "a transfer of {piece} runs from {start_ns} to {end_ns} ns in a step of {step_ns}"
+                ));
             }
             if *place == MemorySpace::Device {
                 return Err(format!("a transfer of {piece} names the device as its other end"));
@@ -237,7 +239,7 @@ impl<'a> Replay<'a> {
         for Drop { piece, at_ns, .. } in &self.schedule.drops {
             self.check_piece(piece)?;
             if *at_ns > step_ns {
-                return Err(format!("{piece} is dropped after the step"));
+                return Err(format!("{piece} is dropped after the end of the step"));
             }
         }
         self.schedule.resident.iter().try_for_each(|resident| self.check_piece(&resident.piece))
@@ -248,7 +250,7 @@ impl<'a> Replay<'a> {
         let end_bytes = piece.offset_bytes.checked_add(piece.size_bytes);
         match (size_bytes, end_bytes) {
             (Some(size_bytes), Some(end_bytes)) if end_bytes <= size_bytes && piece.size_bytes > 0 => Ok(()),
-            _ => Err(format!("there is no {piece}")),
+            _ => Err(format!("the workload has no {piece}")),
         }
     }
 
@@ -258,7 +260,7 @@ impl<'a> Replay<'a> {
             let piece = resident.piece;
             if !self.workload.tensors[piece.tensor].persistent {
                 return Err(format!(
-                    "{piece} is there at the start, but only persistent tensors live from step to step"
+                    "{piece} is resident at the start, but only persistent tensors live from one step to the next"
                 ));
             }
             let version = self.initial[piece.tensor];
@@ -401,10 +403,7 @@ impl<'a> Replay<'a> {
                 self.device.take(&whole, Some(version))?;
             }
             if whole.size_bytes > 0 && self.device.read(&whole)? != [(0, whole.size_bytes, Some(version))] {
-                return Err(format!(
-                    "kernel {number} '{}' does not find the right contents of tensor {tensor}",
-                    kernel.name
-                ));
+                return Err(format!("kernel {number} '{}' finds the wrong contents in tensor {tensor}", kernel.name));
             }
         }
         for &tensor in &kernel.writes {

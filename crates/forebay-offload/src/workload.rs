@@ -149,7 +149,7 @@ impl Workload {
             ("ssd_write_bytes_per_s", self.machine.ssd_write_bytes_per_s),
         ];
         if let Some((name, rate)) = rates.into_iter().find(|(_, rate)| !(1..=MOST_BYTES).contains(rate)) {
-            return Err(SwapError::Meaning { reason: format!("{name} is {rate}; it must be 1 to {MOST_BYTES}") });
+            return Err(SwapError::Meaning { reason: format!("{name} is {rate}; expected 1 to {MOST_BYTES}") });
         }
         let sizes = self.tensors.iter().map(|tensor| tensor.size_bytes);
         let workspaces = self.kernels.iter().map(|kernel| kernel.workspace_bytes);
@@ -157,7 +157,7 @@ impl Workload {
         let total_ns = self.kernels.iter().fold(0u64, |sum, kernel| sum.saturating_add(kernel.duration_ns));
         if total_bytes > MOST_BYTES || total_ns > MOST_BYTES {
             let reason =
-                format!("sizes add up to {total_bytes} bytes and durations to {total_ns} ns; the most is {MOST_BYTES}");
+                format!("sizes total {total_bytes} bytes and durations {total_ns} ns; the maximum is {MOST_BYTES}");
             return Err(SwapError::Meaning { reason });
         }
         for (index, kernel) in self.kernels.iter().enumerate() {
@@ -170,7 +170,7 @@ impl Workload {
         let touched = kernel.reads.iter().chain(&kernel.writes);
         if let Some(tensor) = touched.clone().find(|tensor| **tensor >= self.tensors.len()) {
             let reason = format!(
-                "kernel {index} '{}' touches tensor {tensor}, but there are {}",
+                "kernel {index} '{}' uses tensor {tensor}, but there are only {} tensors",
                 kernel.name,
                 self.tensors.len()
             );
@@ -260,12 +260,12 @@ impl fmt::Display for SwapError {
             SwapError::DeviceMemory { kernel, name, needed_bytes, device_memory_bytes } => write!(
                 f,
                 "kernel {kernel} '{name}' needs {needed_bytes} bytes on the device at once, but there are \
-                 {device_memory_bytes}; give at least --device-memory {needed_bytes}"
+                 {device_memory_bytes}; pass at least --device-memory {needed_bytes}"
             ),
             SwapError::Meaning { reason } => f.write_str(reason),
             SwapError::Trace { line, reason } => write!(f, "line {line}: {reason}"),
-            SwapError::Fault { reason } => write!(f, "the schedule breaks a rule (a defect of Forebay): {reason}"),
-            SwapError::NoSchedule { reason } => write!(f, "no schedule was found: {reason}"),
+            SwapError::Fault { reason } => write!(f, "the schedule breaks a rule (a bug in Forebay): {reason}"),
+            SwapError::NoSchedule { reason } => write!(f, "no schedule found: {reason}"),
         }
     }
 }

@@ -74,7 +74,7 @@ fn order(plan: &Plan) -> Result<(), PlanError> {
     };
     races(&plan.warm_up, 1).and_then(|()| races(&plan.commands, 2)).map_err(|found| {
         let first = found.first().map(|violation| violation.describe(&|index| name(plan, index)));
-        broken(format!("{} violations of order, the first: {}", found.len(), first.unwrap_or_default()))
+        broken(format!("{} ordering violations; the first: {}", found.len(), first.unwrap_or_default()))
     })
 }
 
@@ -105,7 +105,7 @@ fn budget(plan: &Plan) -> Result<(), PlanError> {
         [("heap", heap_bytes, statistics.device_budget_bytes), ("host", host_bytes, statistics.host_budget_bytes)]
     {
         if let Some(budget) = budget.filter(|&budget| bytes > budget) {
-            return Err(broken(format!("{bytes} {what} bytes exceed the budget of {budget}")));
+            return Err(broken(format!("{bytes} {what} bytes exceed the budget of {budget} bytes")));
         }
     }
     Ok(())
@@ -120,7 +120,7 @@ fn failure_leaves_backing(program: &Program, plan: &Plan, expected: &Expected) -
     let mut update_uses_disk = false;
     for (index, command) in plan.commands.iter().enumerate() {
         if command.writes().iter().any(|region| Some(region.memory) == current) {
-            return Err(broken(format!("command {index} ({command}) writes what a step that fails must leave")));
+            return Err(broken(format!("command {index} ({command}) writes what a failing step must leave unchanged")));
         }
         update_uses_disk |=
             index >= plan.update_start && command.reads().iter().chain(&command.writes()).any(uses_disk);
@@ -132,7 +132,7 @@ fn failure_leaves_backing(program: &Program, plan: &Plan, expected: &Expected) -
             let at = |buffers: &Buffers| buffers.get(&named.operand.buffer).map(|map| map.get(range));
             let changes = at(&expected.before_update) != at(&expected.at_end);
             if update_uses_disk && changes && Some(region.memory) != current {
-                return Err(broken(format!("'{}' changes in its place while a disk is used", named.name)));
+                return Err(broken(format!("'{}' changes in place while a disk is used", named.name)));
             }
         }
     }
@@ -146,7 +146,7 @@ fn each_runs(program: &Program, plan: &Plan) -> Result<(), PlanError> {
     for command in &plan.commands {
         if let Command::Launch { launch, .. } = command {
             let run = runs.get_mut(launch.label as usize);
-            *run.ok_or_else(|| broken(format!("{command} is no launch of the program")))? += 1;
+            *run.ok_or_else(|| broken(format!("{command} is not a launch of the program")))? += 1;
             let source = &program.launches[launch.label as usize];
             let same = |bindings: &[Binding], operands: &[Operand]| {
                 let descs = operands.iter().map(|operand| &operand.desc);
@@ -154,13 +154,13 @@ fn each_runs(program: &Program, plan: &Plan) -> Result<(), PlanError> {
             };
             if plan.runs_on_host(launch) != source.on_host {
                 let [runs, must] = if source.on_host { ["device", "host"] } else { ["host", "device"] };
-                return Err(broken(format!("{command} runs on the {runs}, and '{}' must on the {must}", source.name)));
+                return Err(broken(format!("{command} runs on the {runs}, but '{}' must on the {must}", source.name)));
             }
             if launch.kernel != source.kernel
                 || !same(&launch.reads, &source.reads)
                 || !same(&launch.writes, &source.writes)
             {
-                return Err(broken(format!("{command} is not what '{}' is", source.name)));
+                return Err(broken(format!("{command} differs from '{}'", source.name)));
             }
         }
     }
@@ -185,17 +185,17 @@ fn bounds(plan: &Plan) -> Result<(), PlanError> {
         for region in command.reads().into_iter().chain(command.writes()) {
             let inside = plan.memories.get(region.memory.0 as usize).is_some_and(|m| region.range.end <= m.size_bytes);
             if !inside {
-                return Err(broken(format!("command {index} ({command}) leaves its memory")));
+                return Err(broken(format!("command {index} ({command}) exceeds the bounds of its memory")));
             }
             if lent.contains(&region.memory) && command.writes().contains(&region) {
-                return Err(broken(format!("command {index} ({command}) writes an input of the caller's")));
+                return Err(broken(format!("command {index} ({command}) writes an input that belongs to the caller")));
             }
             if plan.memory(region.memory).kind == MemoryKind::ModelFiles && command.writes().contains(&region) {
                 return Err(broken(format!("command {index} ({command}) writes the model's files")));
             }
             let on_disk = plan.memory(region.memory).space == Space::Disk;
             if on_disk && region.range.start % DISK_ALIGNMENT_BYTES != 0 {
-                return Err(broken(format!("command {index} ({command}) begins within a block of a disk")));
+                return Err(broken(format!("command {index} ({command}) begins in the middle of a disk block")));
             }
         }
         if let Command::Launch { launch, .. } = command {
@@ -203,9 +203,7 @@ fn bounds(plan: &Plan) -> Result<(), PlanError> {
                 command.reads().into_iter().chain(command.writes()).map(|region| plan.memory(region.memory).space);
             let first = spaces.next();
             if spaces.any(|space| Some(space) != first) || first == Some(Space::Disk) {
-                return Err(broken(format!(
-                    "command {index} ({command}) has operands that are not together in one space"
-                )));
+                return Err(broken(format!("command {index} ({command}) has operands that are not all in one space")));
             }
             for binding in launch.reads.iter().chain(&launch.writes) {
                 let (start, length) = (binding.region.range.start, binding.region.range.len());
@@ -339,7 +337,8 @@ fn backing<'a>(
         .iter()
         .map(|backing| {
             let place = places.get(backing.name.as_str()).copied();
-            let place = place.ok_or_else(|| broken(format!("home of unknown tensor '{}'", backing.name)))?;
+            let place =
+                place.ok_or_else(|| broken(format!("backing location of unknown tensor '{}'", backing.name)))?;
             Ok((place, &named[place], backing))
         })
         .collect()
@@ -358,7 +357,7 @@ impl<'a> Contents<'a> {
         for command in &plan.warm_up {
             match command {
                 Command::Copy { from, to, .. } => contents.copy(*from, *to),
-                _ => return Err(broken(format!("{command} before the first step copies nothing"))),
+                _ => return Err(broken(format!("{command} before the first step is not a copy"))),
             }
         }
         Ok(contents)
@@ -414,7 +413,7 @@ impl<'a> Contents<'a> {
             if let Command::Copy { from, to, .. } = command
                 && held(from) != held(to)
             {
-                return Err(broken(format!("{to} does not hold at the end what {from} does")));
+                return Err(broken(format!("{to} does not have the contents of {from} at the end")));
             }
         }
         Ok(())
@@ -457,7 +456,7 @@ impl<'a> Contents<'a> {
     ) -> Result<(), PlanError> {
         let covered: u64 = backing.pieces.iter().map(|(bytes, _)| bytes.len()).sum();
         if covered != named.operand.desc.total_size_bytes() {
-            return Err(broken(format!("the backing location of '{}' does not cover it", named.name)));
+            return Err(broken(format!("the backing location of '{}' does not cover all of it", named.name)));
         }
         for (bytes, region) in &backing.pieces {
             let start = named.operand.offset_bytes + bytes.start;
@@ -483,7 +482,7 @@ impl<'a> Contents<'a> {
             let right = found.iter().all(|(_, held)| held.write == tag.write && held.shift == shift + tag.shift);
             let held: u64 = found.iter().map(|(bytes, _)| bytes.len()).sum();
             if !right || held != part.len() {
-                return Err(format!("{region} does not hold its bytes {part}"));
+                return Err(format!("{region} does not contain its bytes {part}"));
             }
         }
         Ok(())
@@ -572,13 +571,13 @@ mod tests {
             check(&program, parts.as_ref(), plan).unwrap_err().to_string()
         };
         keeping.update_start = 0;
-        assert!(error(&keeping).contains("changes in its place"), "{}", error(&keeping));
+        assert!(error(&keeping).contains("changes in place"), "{}", error(&keeping));
         let (current, next) = turning.turns.unwrap();
         let mut exchanged = turning.clone();
         exchanged.turns = Some((next, current));
-        assert!(error(&exchanged).contains("must leave"), "{}", error(&exchanged));
+        assert!(error(&exchanged).contains("must leave unchanged"), "{}", error(&exchanged));
         turning.turns = None;
-        assert!(error(&turning).contains("changes in its place"), "{}", error(&turning));
+        assert!(error(&turning).contains("changes in place"), "{}", error(&turning));
     }
 
     fn spilling() -> PlanOptions {

@@ -217,7 +217,7 @@ impl<'a> Places<'a> {
         let offset = self.device_offset(Owner::Buffer(operand.buffer), operand.offset_bytes, launch);
         let offset = offset.ok_or_else(|| PlanError::Check {
             reason: format!(
-                "'{}' finds no place for '{}'",
+                "'{}' has no place for '{}'",
                 self.decisions.program.launches[launch].name,
                 self.decisions.program.buffer(operand.buffer).name
             ),
@@ -402,7 +402,7 @@ fn movement(decisions: &Decisions, interval: usize, swap_in: bool) -> Movement {
     } else if swap_in {
         format!("'{}' needs it{from}", launch_name(segment.accesses.start))
     } else if let Some(update) = chunk.host_accesses.iter().find(|access| access.launch > segment.swap_out_after) {
-        format!("'{}' updates on the host with it", decisions.program.launches[update.launch].name)
+        format!("'{}' needs it to update on the host", decisions.program.launches[update.launch].name)
     } else {
         match chunk.accesses.get(segment.accesses.end) {
             Some(_) => {
@@ -422,7 +422,7 @@ fn movement(decisions: &Decisions, interval: usize, swap_in: bool) -> Movement {
         }
     };
     let full = on_disk && !swap_in;
-    let reason = if full { format!("{reason}; to disk, for the host is full") } else { reason };
+    let reason = if full { format!("{reason}; to disk, because the host is full") } else { reason };
     Movement { command: 0, name: buffer.name.clone(), role: buffer.role, reason }
 }
 

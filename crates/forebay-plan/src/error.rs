@@ -32,7 +32,7 @@ pub enum PlanError {
     },
     /// A description of a machine or of costs is invalid.
     Document {
-        /// What it describes.
+        /// Which one, with an article.
         what: &'static str,
         /// What is wrong with it, and where.
         reason: String,
@@ -50,24 +50,24 @@ impl fmt::Display for PlanError {
             PlanError::DeviceBudget { budget_bytes, minimum_bytes, launch } => write!(
                 f,
                 "a device budget of {budget_bytes} bytes is too small: '{launch}' needs {minimum_bytes} bytes at once \
-                 (give at least --device-memory {}KiB, or a smaller batch)",
+                 (pass at least --device-memory {}KiB, or use a smaller batch)",
                 minimum_bytes.div_ceil(1024)
             ),
             PlanError::HostBudget { budget_bytes, needed_bytes, spilled } => write!(
                 f,
                 "a host budget of {budget_bytes} bytes is too small: the plan keeps {needed_bytes} bytes there{} \
-                 (give at least --host-memory {}KiB, {})",
-                if *spilled { ", inputs and outputs above all" } else { "" },
+                 (pass at least --host-memory {}KiB, or {})",
+                if *spilled { ", mainly inputs and outputs" } else { "" },
                 needed_bytes.div_ceil(1024),
                 if *spilled {
-                    "or a smaller batch"
+                    "use a smaller batch"
                 } else {
-                    "more device memory, or a folder for the rest: --spill-dir"
+                    "allow more device memory, or name a folder for the rest with --spill-dir"
                 }
             ),
             PlanError::Tensor { launch, reason } => write!(f, "'{launch}': {reason}"),
-            PlanError::Document { what, reason } => write!(f, "no description of {what}: {}", reason.trim_end()),
-            PlanError::Check { reason } => write!(f, "the plan breaks an invariant (a defect of Forebay): {reason}"),
+            PlanError::Document { what, reason } => write!(f, "cannot read {what}: {}", reason.trim_end()),
+            PlanError::Check { reason } => write!(f, "the plan breaks an invariant (a bug in Forebay): {reason}"),
         }
     }
 }

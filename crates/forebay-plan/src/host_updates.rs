@@ -129,7 +129,7 @@ impl<'a> HostUpdates<'a> {
         for chunk in staged().filter(|&chunk| self.is_missing(chunk, index)) {
             let changed = self.live.chunks[chunk].is_changed_before(index);
             let Some((on_disk, on_host)) = self.ends(chunk, changed) else { continue };
-            let reason = format!("'{}' updates on the host, from disk", source.name);
+            let reason = format!("'{}' needs it to update on the host, from disk", source.name);
             copy(chunk, Command::Copy { stream: disk_in, from: on_disk, to: on_host }, reason, commands);
         }
         let bind = |operands: &[Operand]| operands.iter().map(|operand| self.bind(operand)).collect::<Result<_, _>>();

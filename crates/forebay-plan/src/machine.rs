@@ -131,7 +131,7 @@ fn size_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Erro
     match text.parse::<MemorySize>().map_err(serde::de::Error::custom)? {
         MemorySize::Bytes(bytes) => Ok(bytes),
         MemorySize::Percent(_) => {
-            Err(serde::de::Error::custom("a share has no meaning here; write a size such as 8GiB"))
+            Err(serde::de::Error::custom("a percentage is not supported here; write a size such as 8GiB"))
         }
     }
 }
@@ -153,7 +153,7 @@ impl MachineDescription {
     /// # Errors
     /// Says what is missing, unknown or invalid, and where.
     pub fn parse(text: &str) -> Result<MachineDescription, PlanError> {
-        let refuse = |reason: String| PlanError::Document { what: "machine", reason };
+        let refuse = |reason: String| PlanError::Document { what: "the machine description", reason };
         let machine: MachineDescription = toml::from_str(text).map_err(|error| refuse(error.to_string()))?;
         machine.check().map_err(refuse)?;
         Ok(machine)
@@ -164,13 +164,13 @@ impl MachineDescription {
         if let Some(name) = self.operations_per_second.keys().find(|name| !known(name)) {
             let names: Vec<&str> = DataType::ALL.iter().map(|data_type| data_type.name()).collect();
             return Err(format!(
-                "operations_per_second: there is no data type '{name}' (there are: {})",
+                "operations_per_second: unknown data type '{name}'; the data types are {}",
                 names.join(", ")
             ));
         }
         if !self.operations_per_second.contains_key(FALLBACK) {
             return Err(format!(
-                "operations_per_second: {FALLBACK} is missing; it stands for types that are not named"
+                "operations_per_second: {FALLBACK} is missing; its rate applies to types that are not named"
             ));
         }
         for (name, &rate) in &self.operations_per_second {
@@ -182,12 +182,12 @@ impl MachineDescription {
             positive("host.operations_per_second", host.operations_per_second)?;
             positive("host.memory_bytes_per_second", host.memory_bytes_per_second)?;
             if host.workers == 0 {
-                return Err("host.lanes is 0; at least 1 is needed".to_string());
+                return Err("host.lanes is 0; expected at least 1".to_string());
             }
         }
         check_ways(&self.link, &self.disk)?;
         if self.workers == 0 {
-            return Err("lanes is 0; at least 1 is needed".to_string());
+            return Err("lanes is 0; expected at least 1".to_string());
         }
         Ok(())
     }
@@ -297,11 +297,11 @@ mod tests {
             ("[link]", "[host]\nlanes = 1\n[link]", "launch_ns"),
             ("memory_bytes_per_second = ", "memory_bytes_per_second = nan # ", "memory_bytes_per_second is NaN"),
             ("memory_bytes_per_second = ", "memory_bytes_per_second = -", "a finite number above 0"),
-            ("float32 = ", "float33 = ", "no data type 'float33'"),
+            ("float32 = ", "float33 = ", "unknown data type 'float33'"),
             ("float32 = ", "float64 = ", "float32 is missing"),
             ("duplex = ", "duplex = 3 # ", "duplex"),
-            ("device_memory = \"", "device_memory = \"x", "no size of memory"),
-            ("device_memory = ", "device_memory = \"50%\" # ", "a share has no meaning here"),
+            ("device_memory = \"", "device_memory = \"x", "not a memory size"),
+            ("device_memory = ", "device_memory = \"50%\" # ", "a percentage is not supported here"),
             (
                 "to_device = { bytes_per_second = ",
                 "to_device = { bytes_per_second = 0, latency_ns = 1 } # ",

@@ -60,10 +60,7 @@ impl FromStr for Network {
         };
         parsed().ok_or_else(|| {
             let names: Vec<&str> = NAMED.iter().map(|(name, ..)| *name).collect();
-            format!(
-                "no network is called so, and it is no speed and latency, as in 3GB/s,20us (there are: {})",
-                names.join(", ")
-            )
+            format!("expected a speed and a latency, as in 3GB/s,20us, or the name of a network: {}", names.join(", "))
         })
     }
 }

@@ -80,8 +80,8 @@ pub fn page(
     costs: &Costs,
 ) -> Result<Paging, PlanError> {
     if let Some(launch) = program.launches.iter().find(|launch| launch.on_host) {
-        let reason = "the device cannot run it, and next to managed memory no operator runs on the host (leave out --memory, or \
-                      choose another device)";
+        let reason = "the device cannot run it, and with managed memory no operator runs on the host (leave out \
+                      --memory, or choose another device)";
         return Err(PlanError::Tensor { launch: launch.name.clone(), reason: reason.to_string() });
     }
     let alone: Vec<u32> = (0..program.launches.len() as u32).collect();
@@ -89,7 +89,7 @@ pub fn page(
     let live = liveness(&program, false);
     let intervals = whole_intervals(&program, &live);
     let arena = arena(&live, &intervals, None, u64::MAX, false)
-        .ok_or_else(|| PlanError::Check { reason: "an unlimited arena has no placement".to_string() })?;
+        .ok_or_else(|| PlanError::Check { reason: "no placement was found in an unlimited arena".to_string() })?;
     let unlimited_bytes = arena.device_bytes.max(1).next_multiple_of(limits.tile_size_bytes);
     let budget_bytes = device_budget_bytes.unwrap_or(unlimited_bytes);
     let layout = Layout { program: &program, live: &live, intervals: &intervals, arena: &arena };

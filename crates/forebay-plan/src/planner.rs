@@ -420,7 +420,7 @@ impl Planner<'_> {
 
     fn in_core(&self, file: &Candidate) -> Result<Plan, PlanError> {
         self.attempt(file, &file.live, UNLIMITED, false, u64::MAX)?
-            .ok_or_else(|| PlanError::Check { reason: "an unlimited arena has no placement".to_string() })
+            .ok_or_else(|| PlanError::Check { reason: "no placement was found in an unlimited arena".to_string() })
     }
 }
 

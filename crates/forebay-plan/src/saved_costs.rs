@@ -84,7 +84,7 @@ impl SavedCosts {
     /// # Errors
     /// Names what is missing, unknown or meaningless, and where.
     pub fn parse(text: &str) -> Result<SavedCosts, PlanError> {
-        let refuse = |reason: String| PlanError::Document { what: "costs", reason };
+        let refuse = |reason: String| PlanError::Document { what: "the saved costs", reason };
         let saved: SavedCosts = serde_json::from_str(text).map_err(|error| refuse(error.to_string()))?;
         saved.check().map_err(refuse)?;
         Ok(saved)
@@ -92,7 +92,7 @@ impl SavedCosts {
 
     fn check(&self) -> Result<(), String> {
         if self.format != FORMAT {
-            return Err(format!("the format is '{}'; only '{FORMAT}' is known", self.format));
+            return Err(format!("unknown format '{}'; expected '{FORMAT}'", self.format));
         }
         positive("lanes", self.workers)?;
         not_negative("copy_lane_ns_per_byte", self.copy_worker_ns_per_byte)?;
@@ -121,11 +121,11 @@ impl SavedCosts {
         }
         if let Some(Unknown { first, .. }) = unknown.as_ref().filter(|unknown| unknown.count == unknown.launches) {
             let reason = format!(
-                "they are those of another model or batch size: '{first}' is not among their {} launches, and neither is any \
-                 other launch of this model",
+                "they belong to another model or batch size: '{first}' is not among their {} launches, nor is any other \
+                 launch of this model",
                 self.launches.len()
             );
-            return Err(PlanError::Document { what: "costs", reason });
+            return Err(PlanError::Document { what: "the saved costs", reason });
         }
         let SavedCosts { workers, copy_worker_ns_per_byte, step_ns, link, disk, .. } = *self;
         Ok((Costs { workers, copy_worker_ns_per_byte, step_ns, link, disk, ..estimated }, unknown))
@@ -179,7 +179,7 @@ mod tests {
         let program = random_training_program(&mut Random::new(4), 2);
         let good = serde_json::to_string(&SavedCosts::new(&program, &costs_of(&program))).unwrap();
         for (from, to, words) in [
-            (FORMAT, "costs", "only 'forebay-costs-1' is known"),
+            (FORMAT, "costs", "expected 'forebay-costs-1'"),
             ("\"step_ns\":0", "\"step_ns\":-1", "-1"),
             ("\"step_ns\"", "\"steps_ns\"", "steps_ns"),
             ("\"bytes_per_second\":", "\"bytes_per_second\":-", "link.to_device.bytes_per_second is -"),

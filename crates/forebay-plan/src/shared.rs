@@ -56,7 +56,7 @@ pub(crate) fn separate(plan: &mut Plan, layout: &SharedLayout, limits: &Limits) 
         let end_of_memory =
             if memory == DEVICE { u64::MAX } else { start_of_memory + layout.blocks[(memory.0 - first) as usize] };
         if region.range.end > end_of_memory {
-            let reason = format!("{region} reaches over the border of memory that plans share");
+            let reason = format!("{region} crosses the boundary of memory that plans share");
             return Err(PlanError::Check { reason });
         }
         *region = Region::new(memory, start - start_of_memory, region.range.len());

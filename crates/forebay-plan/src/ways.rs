@@ -65,7 +65,7 @@ pub(crate) fn check_ways(link: &Link, disk: &Disk) -> Result<(), String> {
 pub(crate) fn positive(name: &str, number: f64) -> Result<(), String> {
     match number.is_finite() && number > 0.0 {
         true => Ok(()),
-        false => Err(format!("{name} is {number}; a finite number above 0 is needed")),
+        false => Err(format!("{name} is {number}; expected a finite number above 0")),
     }
 }
 
@@ -73,6 +73,6 @@ pub(crate) fn positive(name: &str, number: f64) -> Result<(), String> {
 pub(crate) fn not_negative(name: &str, number: f64) -> Result<(), String> {
     match number.is_finite() && number >= 0.0 {
         true => Ok(()),
-        false => Err(format!("{name} is {number}; a finite number of at least 0 is needed")),
+        false => Err(format!("{name} is {number}; expected a finite number of at least 0")),
     }
 }

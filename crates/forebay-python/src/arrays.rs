@@ -24,7 +24,7 @@ pub type Taken<'py> = (&'static str, Vec<u64>, Bound<'py, PyArray1<u8>>);
 /// Fails if there is no such type.
 pub fn data_type(name: &str) -> PyResult<DataType> {
     let named = DataType::ALL.into_iter().find(|known| known.name() == name);
-    named.ok_or_else(|| PyValueError::new_err(format!("there is no data type {name}")))
+    named.ok_or_else(|| PyValueError::new_err(format!("unknown data type '{name}'")))
 }
 
 /// Copies an array into a tensor.
@@ -36,7 +36,7 @@ pub fn tensor((name, shape, bytes): Given<'_>) -> PyResult<Tensor> {
     let bytes = bytes.as_slice().map_err(|error| PyValueError::new_err(error.to_string()))?;
     let count = bytes.len();
     Tensor::new(known, &shape, bytes)
-        .ok_or_else(|| PyValueError::new_err(format!("{count} bytes are no {name}{shape:?}")))
+        .ok_or_else(|| PyValueError::new_err(format!("{count} bytes do not make up {name}{shape:?}")))
 }
 
 /// The bytes of an array, which are read in place while this keeps the array.
@@ -74,7 +74,7 @@ fn tensor_in_place(given: Given<'_>) -> PyResult<Tensor> {
     let bytes = array.as_slice().map_err(|error| PyValueError::new_err(error.to_string()))?;
     let (address, length) = (bytes.as_ptr(), bytes.len());
     let owner = InPlace { _array: (*array).clone().unbind(), address, length };
-    let misfit = || PyValueError::new_err(format!("{length} bytes are no {name}{shape:?}"));
+    let misfit = || PyValueError::new_err(format!("{length} bytes do not make up {name}{shape:?}"));
     Tensor::over(known, &shape, Arc::new(owner)).ok_or_else(misfit)
 }
 

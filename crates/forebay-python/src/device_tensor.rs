@@ -111,7 +111,7 @@ impl DeviceTensor {
         on_stream(py, stream, |context| {
             let ty = forebay::TensorType::new(data_type, &shape);
             let bytes = ty.checked_size_bytes().and_then(|bytes| bytes.checked_next_multiple_of(4));
-            let reason = || Error::Option { reason: format!("{ty} has more bytes than there are addresses") };
+            let reason = || Error::Option { reason: format!("{ty} is larger than the address space") };
             let slice = context.allocate(bytes.ok_or_else(reason)?, "empty")?;
             Ok(DeviceTensor(slice.tensor(data_type, &shape)?))
         })

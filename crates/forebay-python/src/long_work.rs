@@ -42,7 +42,7 @@ pub fn obeying_signals<T: Send + 'static>(
         let _ = sender.send(catch_unwind(AssertUnwindSafe(work)));
     };
     let builder = std::thread::Builder::new().name("forebay-python".to_owned()).stack_size(STACK_BYTES);
-    builder.spawn(run).map_err(|error| PyRuntimeError::new_err(format!("the system gives no thread: {error}")))?;
+    builder.spawn(run).map_err(|error| PyRuntimeError::new_err(format!("cannot start a thread: {error}")))?;
     loop {
         let waited = py.detach(move || (receiver.recv_timeout(SIGNALS_EVERY), receiver));
         receiver = waited.1;

@@ -89,7 +89,7 @@ impl TermGiven {
 pub fn loss(py: Python<'_>, given: LossGiven) -> PyResult<Loss> {
     let Some(region) = given.region() else {
         let activation = given.activation;
-        let reason = format!("there is no activation '{activation}'; there are softmax, sigmoid, none");
+        let reason = format!("unknown activation '{activation}'; expected one of softmax, sigmoid, none");
         return Err(exception(py, &Error::Option { reason }));
     };
     let LossGiven { kind, class_axis, ignore_index, class_weights, label_smoothing, gamma, alpha, beta, .. } = given;
@@ -128,6 +128,6 @@ pub fn loss(py: Python<'_>, given: LossGiven) -> PyResult<Loss> {
             Loss::Ctc(options)
         }
         "OutputLoss" => Loss::Output { labels: given.labels },
-        other => return Err(exception(py, &Error::Option { reason: format!("there is no loss '{other}'") })),
+        other => return Err(exception(py, &Error::Option { reason: format!("unknown loss '{other}'") })),
     })
 }

@@ -38,7 +38,7 @@ pub struct ManagedMemory(forebay::ManagedMemory);
 impl ManagedMemory {
     #[new]
     fn new(py: Python<'_>, context: &Context, given: ManagedGiven) -> PyResult<ManagedMemory> {
-        let policy = choice(py, "order of eviction", &given.policy, &POLICIES)?;
+        let policy = choice(py, "eviction order", &given.policy, &POLICIES)?;
         let mut options = ManagedOptions::new(given.device_memory, policy).growth(given.growth);
         (options.host_bytes, options.spill_dir, options.unit_bytes) =
             (given.host_memory, given.spill_dir, given.unit_size);
@@ -143,7 +143,7 @@ impl ManagedBuffer {
         let (data_type, buffer) = (data_type(type_name)?, self.0.clone());
         let read = obeying_signals(py, f64::INFINITY, move || {
             let ty = forebay::TensorType::new(data_type, &shape);
-            let reason = || forebay::Error::Option { reason: format!("{ty} does not fit the host") };
+            let reason = || forebay::Error::Option { reason: format!("{ty} does not fit in host memory") };
             let mut bytes = Vec::new();
             let count = ty.checked_size_bytes().and_then(|count| usize::try_from(count).ok()).ok_or_else(reason)?;
             bytes.try_reserve_exact(count).map_err(|_| reason())?;
@@ -208,7 +208,7 @@ pub fn probe(
     let mut options = ProbeOptions::default();
     options.device = DeviceOptions::default();
     options.device.name = device.parse().map_err(|error| exception(py, &error))?;
-    options.policy = choice(py, "order of eviction", policy, &POLICIES)?;
+    options.policy = choice(py, "eviction order", policy, &POLICIES)?;
     (options.chunk_bytes, options.chunk_count, options.growth) = (chunk_bytes, chunk_count, growth);
     let findings = obeying_signals(py, f64::INFINITY, move || forebay::probe(&options))?;
     let found = findings.into_iter().map(|finding| {

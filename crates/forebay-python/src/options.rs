@@ -95,7 +95,7 @@ pub fn choice<T: Copy>(py: Python<'_>, what: &str, text: &str, table: &[(&str, T
     let found = table.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
     found.ok_or_else(|| {
         let names: Vec<&str> = table.iter().map(|(name, _)| *name).collect();
-        let reason = format!("there is no {what} '{text}'; there are {}", names.join(", "));
+        let reason = format!("unknown {what} '{text}'; expected one of {}", names.join(", "));
         exception(py, &Error::Option { reason })
     })
 }
@@ -117,7 +117,7 @@ fn engine_options(py: Python<'_>, given: Engine) -> PyResult<forebay::EngineOpti
     let group = given.processes.map(|processes| processes.get().0.clone());
     device.processes = group.filter(|group| group.size() > 1);
     let shards = [("state", Shard::State), ("gradients", Shard::Gradients), ("parameters", Shard::Parameters)];
-    let shard = given.shard.as_deref().map(|text| choice(py, "kind of shards", text, &shards)).transpose()?;
+    let shard = given.shard.as_deref().map(|text| choice(py, "kind of shard", text, &shards)).transpose()?;
     device.shard = shard.unwrap_or_default();
     memory.memory_limit = given.memory_limit.map(|text| text.parse()).transpose().map_err(|error| wrong(&error))?;
     memory.device_memory = size(given.device_memory)?;
@@ -132,14 +132,14 @@ fn engine_options(py: Python<'_>, given: Engine) -> PyResult<forebay::EngineOpti
     ];
     memory.mode = choice(py, "memory mode", &given.memory_mode, &modes)?;
     let policies = [("driver", Policy::Driver), ("touch", Policy::Touch), ("planned", Policy::Planned)];
-    let policy = |text: &str| choice(py, "order of eviction", text, &policies);
+    let policy = |text: &str| choice(py, "eviction order", text, &policies);
     memory.eviction = given.eviction.as_deref().map(policy).transpose()?;
     memory.growth = given.growth;
     options.planning.costs =
         given.costs.as_deref().map(documents::read_costs).transpose().map_err(|error| wrong(&error))?;
     options.planning.fuse = given.fuse;
     options.planning.order =
-        choice(py, "order", &given.order, &[("file", LaunchOrder::File), ("barriers", LaunchOrder::Barriers)])?;
+        choice(py, "launch order", &given.order, &[("file", LaunchOrder::File), ("barriers", LaunchOrder::Barriers)])?;
     let places = Updates::ALL.map(|updates| (updates.name(), updates));
     options.planning.updates = choice(py, "place for updates", &given.updates, &places)?;
     options.planning.check = given.check;
@@ -174,7 +174,7 @@ pub fn trainer_options(
     training.loss_weight = given.loss_weight;
     training.terms = given.terms.into_iter().map(|term| term.term(py)).collect::<PyResult<_>>()?;
     let rules = [("all", DecayRule::All), ("matrices", DecayRule::MatricesOnly)];
-    let rule = |text: &str| choice(py, "rule of decay", text, &rules);
+    let rule = |text: &str| choice(py, "decay rule", text, &rules);
     training.decay = given.decay.as_deref().map(rule).transpose()?;
     let kinds = [("bf16", 0), ("f16", 1)];
     let kind = given.precision.as_deref().map(|text| choice(py, "precision", text, &kinds)).transpose()?;
@@ -190,7 +190,7 @@ pub fn trainer_options(
     options.engine = engine_options(py, engine)?;
     (options.batch_size, options.sizes) = (sizes.batch_size, sizes.sizes);
     let answers = [("stop", OnNan::Stop), ("continue", OnNan::Continue), ("skip", OnNan::Skip)];
-    options.on_nan = choice(py, "on_nan", &given.on_nan, &answers)?;
+    options.on_nan = choice(py, "value of on_nan", &given.on_nan, &answers)?;
     Ok(options)
 }
 

@@ -56,7 +56,7 @@ pub fn plan(
                 (Some(plan), Some(explanation)) => Ok(planned(plan, &explanation, &title)),
                 _ => Err(Error::Option {
                     reason:
-                        "the model leaves sizes open, or has nothing to compute before its inputs are known: give the \
+                        "the model leaves sizes open, or has nothing to compute before its inputs are known; pass the \
                              batch size, and the other sizes by name (batch_size=8, sizes={\"length\": 128})"
                             .to_owned(),
                 }),
@@ -90,7 +90,7 @@ pub fn parse_size(py: Python<'_>, text: &str) -> PyResult<u64> {
     match text.parse::<MemorySize>().map_err(|error| exception(py, &error.into()))? {
         MemorySize::Bytes(bytes) => Ok(bytes),
         MemorySize::Percent(_) => {
-            let reason = format!("'{text}' is a share, and a size is needed here: write 8GiB, say");
+            let reason = format!("expected a size, as in 8GiB, found the percentage '{text}'");
             Err(exception(py, &Error::Option { reason }))
         }
     }

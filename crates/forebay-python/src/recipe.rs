@@ -102,7 +102,7 @@ impl ScheduleGiven {
             "table" => Curve::Table(self.table),
             other => {
                 return Err(format!(
-                    "there is no schedule '{other}'; there are constant, step, multi_step, exponential, polynomial, cosine, \
+                    "unknown schedule '{other}'; expected one of constant, step, multi_step, exponential, polynomial, cosine, \
                      cosine_restarts, one_cycle, plateau, table"
                 ));
             }

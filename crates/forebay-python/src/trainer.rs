@@ -256,8 +256,8 @@ impl Trainer {
                 let refuse = |reason| Err(Error::Option { reason });
                 match types.get(name) {
                     Some(ty) if *ty == tensor.ty() => {}
-                    Some(ty) => return refuse(format!("'{name}' is {ty} and was given as {}", tensor.ty())),
-                    None => return refuse(format!("nothing that steps change is named '{name}'")),
+                    Some(ty) => return refuse(format!("expected {ty} for '{name}', found {}", tensor.ty())),
+                    None => return refuse(format!("no parameter or state is named '{name}'")),
                 }
             }
             let mut all = now.tensors()?;

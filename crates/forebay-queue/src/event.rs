@@ -37,7 +37,7 @@ impl fmt::Display for QueueError {
             QueueError::NoEvent { event } => write!(f, "event {event} does not exist"),
             QueueError::WaitBeforeRecord { event, generation, latest } => write!(
                 f,
-                "a wait for {event}.{generation} stands before its record (latest generation: {latest}); submit the record first"
+                "a wait for {event}.{generation} precedes its record (latest generation: {latest}); submit the record first"
             ),
         }
     }

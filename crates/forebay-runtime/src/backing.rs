@@ -37,7 +37,7 @@ pub(crate) fn tensor_bytes(backing: &BackingLocation) -> u64 {
 /// Fails if `bytes` does not have the size of the tensor.
 pub(crate) fn tensor(backing: &BackingLocation, bytes: Vec<u8>) -> Result<Tensor, RuntimeError> {
     Tensor::new(backing.data_type, &backing.shape, bytes)
-        .ok_or_else(|| RuntimeError::Plan { reason: format!("'{}' has a shape that overflows", backing.name) })
+        .ok_or_else(|| RuntimeError::Plan { reason: format!("the shape of '{}' overflows", backing.name) })
 }
 
 /// Rejects contents that do not have the size of the tensor.
@@ -57,7 +57,8 @@ pub(crate) fn check_size(backing: &BackingLocation, given_bytes: u64) -> Result<
 /// Checks that a backing location's pieces are in known memories, follow each other and cover the tensor. A tensor that no launch uses has
 /// no pieces.
 pub(crate) fn check_backing(plan: &Plan, backing: &BackingLocation) -> Result<(), RuntimeError> {
-    let refuse = |what: &str| Err(RuntimeError::Plan { reason: format!("the home of '{}' {what}", backing.name) });
+    let refuse =
+        |what: &str| Err(RuntimeError::Plan { reason: format!("the backing location of '{}' {what}", backing.name) });
     let size_bytes = backing
         .shape
         .iter()
@@ -69,7 +70,7 @@ pub(crate) fn check_backing(plan: &Plan, backing: &BackingLocation) -> Result<()
     let mut end = 0;
     for (range, region) in &backing.pieces {
         let Some(memory) = plan.memories.get(region.memory.0 as usize) else {
-            return refuse("names a memory that the plan does not list");
+            return refuse("refers to a memory that the plan does not have");
         };
         if range.start != end || range.len() != region.range.len() || region.range.end > memory.size_bytes {
             return refuse("has pieces that do not fit together");
@@ -77,7 +78,7 @@ pub(crate) fn check_backing(plan: &Plan, backing: &BackingLocation) -> Result<()
         end = range.end;
     }
     if end < size_bytes && !backing.pieces.is_empty() {
-        return refuse("does not cover it");
+        return refuse("does not cover all of it");
     }
     Ok(())
 }

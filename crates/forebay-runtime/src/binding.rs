@@ -48,7 +48,7 @@ impl Binding {
     ) -> Result<Binding, RuntimeError> {
         let uses = |kind| plan.memories.iter().any(|memory| memory.kind == kind);
         if disk.spill_dir.is_none() && uses(MemoryKind::SpillFile) {
-            return Err(RuntimeError::Plan { reason: "it spills to disk, and no folder was given".to_string() });
+            return Err(RuntimeError::Plan { reason: "it spills to disk, but no folder was given".to_string() });
         }
         let missing = |memory: &&PlanMemory| matches!(memory.kind, MemoryKind::Shared(n) if n as usize >= shared.len());
         if plan.memories.iter().any(|memory| missing(&memory)) {
@@ -232,7 +232,7 @@ impl Binding {
 fn look_up<T: Copy>(ids: &[T], index: u32, what: &str) -> Result<T, RuntimeError> {
     ids.get(index as usize)
         .copied()
-        .ok_or_else(|| RuntimeError::Plan { reason: format!("it names {what} {index} of {}", ids.len()) })
+        .ok_or_else(|| RuntimeError::Plan { reason: format!("it refers to {what} {index} of {}", ids.len()) })
 }
 
 impl Drop for Binding {

@@ -88,7 +88,7 @@ pub enum RuntimeError {
         /// The maximum number of such events.
         limit: usize,
     },
-    /// The plan breaks a rule of execution. This is a defect of Forebay, found before anything ran.
+    /// The plan breaks a rule of execution. This is a bug in Forebay, found before anything ran.
     Plan {
         /// Which rule is broken, and where.
         reason: String,
@@ -102,12 +102,12 @@ impl fmt::Display for RuntimeError {
             RuntimeError::Index { name, element, index, limit, .. } => write!(
                 f,
                 "node '{name}': element {element} of its indices (in row-major order) was computed as {index}, but it chooses \
-                 from {limit} entries, 0 to {} or -{limit} to -1: look at what the model computes its indices from",
+                 from {limit} entries, 0 to {} or -{limit} to -1; check what the model computes its indices from",
                 limit.saturating_sub(1)
             ),
             RuntimeError::UnknownTensor { kind, name } => write!(f, "the plan has no {kind} '{name}'"),
             RuntimeError::Size { name, given_bytes, expected_bytes } => {
-                write!(f, "'{name}' has {given_bytes} bytes, the plan expects {expected_bytes}")
+                write!(f, "'{name}' has {given_bytes} bytes, but the plan expects {expected_bytes}")
             }
             RuntimeError::Broken => {
                 f.write_str("an earlier step failed on the device; load the last checkpoint into a new trainer")
@@ -118,27 +118,27 @@ impl fmt::Display for RuntimeError {
             RuntimeError::Managed(error) => error.fmt(f),
             RuntimeError::HostMemory { cap_bytes } => write!(
                 f,
-                "managed memory may keep {cap_bytes} bytes on the host, and needs all of them: allow more (--host-memory, \
+                "managed memory may keep {cap_bytes} bytes on the host, but needs more: allow more (--host-memory, \
                  ManagedOptions::host_bytes), or name a folder for what exceeds them (--spill-dir, spill_dir)"
             ),
             RuntimeError::Setting { variable, text, reason } => {
-                write!(f, "the environment says {variable}={text}, which makes no sense: {reason}")
+                write!(f, "invalid environment variable {variable}={text}: {reason}")
             }
             RuntimeError::NeverRecorded => {
-                f.write_str("the event was never recorded, so it would never fire: record it first")
+                f.write_str("the event was never recorded, so it would never fire; record it first")
             }
             RuntimeError::NoTiming => {
-                f.write_str("the event was made without timing: make it with Event::new(context, true)")
+                f.write_str("the event was created without timing; create it with Event::new(context, true)")
             }
             RuntimeError::NotComplete => {
-                f.write_str("the event has not fired yet: synchronize it before asking for its time")
+                f.write_str("the event has not fired yet; synchronize it before requesting its time")
             }
             RuntimeError::OtherContext { what } => write!(f, "{what} belong to different contexts"),
             RuntimeError::EventLimit { limit } => write!(
                 f,
-                "all {limit} events that may measure time are in use: drop some, or raise ContextOptions::event_limit"
+                "all {limit} events that may measure time are in use; drop some, or raise ContextOptions::event_limit"
             ),
-            RuntimeError::Plan { reason } => write!(f, "the plan cannot run (a defect of Forebay): {reason}"),
+            RuntimeError::Plan { reason } => write!(f, "the plan cannot run (a bug in Forebay): {reason}"),
         }
     }
 }
@@ -185,10 +185,7 @@ impl fmt::Display for OutOfMemory {
         if let Some(cap_bytes) = self.cap_bytes {
             write!(f, ", at most {cap_bytes} allowed")?;
         }
-        write!(
-            f,
-            ", {reserved_bytes} reserved, {in_use_bytes} in use, the largest free range has {largest_free_bytes}"
-        )?;
+        write!(f, ", {reserved_bytes} reserved, {in_use_bytes} in use, largest free range {largest_free_bytes}")?;
         if let Some(refusal) = &self.refusal {
             write!(f, "; {refusal}")?;
         }

@@ -580,7 +580,9 @@ impl Executor {
 
     fn staging(&self, size_bytes: u64) -> Result<Region, RuntimeError> {
         let staging = self.binding.staging().map(|staging| staging.part(0, size_bytes));
-        staging.ok_or_else(|| RuntimeError::Plan { reason: "a piece on the device without staging".to_string() })
+        staging.ok_or_else(|| RuntimeError::Plan {
+            reason: "a piece is on the device, but there is no staging buffer".to_string(),
+        })
     }
 
     /// Copies between steps, while nothing else is running, and waits for the copy.
@@ -668,7 +670,9 @@ fn check_events(plan: &Plan) -> Result<(), RuntimeError> {
         _ => None,
     });
     match events.max().filter(|&event| event >= plan.event_count) {
-        Some(event) => Err(RuntimeError::Plan { reason: format!("it names event {event} of {}", plan.event_count) }),
+        Some(event) => {
+            Err(RuntimeError::Plan { reason: format!("it refers to event {event} of {}", plan.event_count) })
+        }
         None => Ok(()),
     }
 }

@@ -100,7 +100,8 @@ impl PagedExecutor {
         plan.streams = ["compute", "copies"].map(|name| PlanStream { name: name.to_string() }).to_vec();
         if !device.limits().tiled {
             let name = &device.limits().name;
-            let reason = format!("{name} cannot map tiles, which a model in managed memory needs: let it be planned");
+            let reason =
+                format!("{name} cannot map tiles, which a model in managed memory requires; use a plan instead");
             return Err(RuntimeError::Tensor { reason });
         }
         let context = Context::new(device.clone(), &ContextOptions::default())?;
@@ -346,7 +347,7 @@ impl PagedExecutor {
         }
         bytes.truncate(size_bytes as usize);
         Tensor::new(backing.data_type, &backing.shape, bytes)
-            .ok_or_else(|| RuntimeError::Plan { reason: format!("'{}' has a shape that overflows", backing.name) })
+            .ok_or_else(|| RuntimeError::Plan { reason: format!("the shape of '{}' overflows", backing.name) })
     }
 }
 

@@ -140,8 +140,8 @@ fn a_context_maps_in_tiles_of_its_own() {
     for (tile_bytes, words) in [
         (0, "power of two"),
         (3 << 16, "power of two"),
-        (4096, "maps 65536 at a time"),
-        (2 * heap_bytes, "does not hold one"),
+        (4096, "opened with tiles of 65536 bytes"),
+        (2 * heap_bytes, "cannot hold one"),
     ] {
         let options = recording().tile_bytes(tile_bytes);
         let error = Context::new(host(), &options).unwrap_err().to_string();

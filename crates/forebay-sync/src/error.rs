@@ -46,21 +46,21 @@ impl fmt::Display for SyncError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SyncError::Unmapped { region, offset_bytes } => {
-                write!(f, "{region} is used while byte {offset_bytes} is not mapped (map its tiles in the prologue)")
+                write!(f, "{region} is used, but byte {offset_bytes} is not mapped (map its tiles in the prologue)")
             }
             SyncError::MappedTwice { region } => {
-                write!(f, "{region} is mapped while some of its tiles are mapped already (unmap them first)")
+                write!(f, "{region} is mapped, but some of its tiles are already mapped (unmap them first)")
             }
             SyncError::MappingOverflow { region, heap } => {
                 write!(f, "the mapping of {region} ends beyond the last byte that {heap} can have")
             }
             SyncError::NotWork { index, command } => write!(
                 f,
-                "command {index} '{command}' is not work: barriers, records and waits are added, mapping belongs in the \
-                 prologue"
+                "command {index} '{command}' is not work: barriers, records and waits are added automatically, and \
+                 mapping belongs in the prologue"
             ),
             SyncError::NotMapping { index, command } => {
-                write!(f, "command {index} '{command}' of the prologue does not map or unmap")
+                write!(f, "command {index} '{command}' in the prologue neither maps nor unmaps")
             }
         }
     }

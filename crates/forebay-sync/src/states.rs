@@ -205,19 +205,19 @@ impl fmt::Display for StateError {
                     "the transition of {resource} to {after} claims that it is in {before}, but it is in {state}: "
                 )?;
                 if state == after {
-                    return write!(f, "leave the transition out");
+                    return write!(f, "leave out the transition");
                 }
                 write!(f, "transition it from {state} to {after}")
             }
             StateError::NoChange { claimed } => write!(
                 f,
-                "{} is in {} already: leave the transition out (launches in a row are ordered by a UAV barrier)",
+                "{} is already in {}: leave out the transition (consecutive launches are ordered by a UAV barrier)",
                 claimed.resource, claimed.after
             ),
             StateError::TwoStates { resource, one, other } => write!(
                 f,
-                "one command needs {resource} in {one} and in {other}, and no state allows both: give its memory \
-                 fixed-state aliases, or copy by way of another resource"
+                "one command needs {resource} in both {one} and {other}, but no state allows both: give its memory \
+                 fixed-state aliases, or copy through another resource"
             ),
         }
     }
@@ -371,11 +371,11 @@ mod tests {
         );
         assert_eq!(
             states.transition(claim(CopySource, CopyDest)).unwrap_err().to_string(),
-            "the transition of m1 to COPY_DEST claims that it is in COPY_SOURCE, but it is in COPY_DEST: leave the \
-             transition out"
+            "the transition of m1 to COPY_DEST claims that it is in COPY_SOURCE, but it is in COPY_DEST: leave out \
+             the transition"
         );
         let unchanged = states.transition(claim(CopyDest, CopyDest)).unwrap_err();
-        assert!(unchanged.to_string().starts_with("m1 is in COPY_DEST already: leave the transition out"));
+        assert!(unchanged.to_string().starts_with("m1 is already in COPY_DEST: leave out the transition"));
         assert_eq!(states.transition(claim(CopyDest, UnorderedAccess)), Ok(()));
         assert_eq!(states.access(&[(M1, Access::UnorderedAccess)]), Ok(()));
     }
@@ -387,8 +387,8 @@ mod tests {
         let copy = Command::Copy { stream, from: part(0), to: part(1) };
         assert_eq!(
             accesses(&copy, Aliasing::None).unwrap_err().to_string(),
-            "one command needs m1 in COPY_SOURCE and in COPY_DEST, and no state allows both: give its memory fixed-state \
-             aliases, or copy by way of another resource"
+            "one command needs m1 in both COPY_SOURCE and COPY_DEST, but no state allows both: give its memory \
+             fixed-state aliases, or copy through another resource"
         );
         let aliases = accesses(&copy, Aliasing::FixedState).unwrap();
         let names: Vec<String> = aliases.iter().map(|(resource, _)| resource.to_string()).collect();

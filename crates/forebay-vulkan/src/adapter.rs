@@ -60,18 +60,18 @@ pub(crate) fn choose(system: &System, asked: Option<&str>) -> Result<(vk::Physic
         },
     };
     let list = || match all.as_slice() {
-        [] => "Vulkan has no device on this machine (is a driver installed?)".to_string(),
+        [] => "Vulkan found no device on this machine (is a driver installed?)".to_string(),
         all => {
             let names = all.iter().map(|(_, adapter)| match &adapter.lacks {
                 None => format!("{} ({})", adapter.index, adapter.name),
                 Some(lacks) => format!("{} ({}, which lacks {lacks})", adapter.index, adapter.name),
             });
-            format!("there are: {}", names.collect::<Vec<_>>().join(", "))
+            format!("found: {}", names.collect::<Vec<_>>().join(", "))
         }
     };
     let (device, adapter) = chosen.ok_or_else(|| match asked {
-        Some(asked) => refused(format!("there is no Vulkan device '{asked}'; {}", list())),
-        None => refused(format!("no Vulkan device can be used; {}", list())),
+        Some(asked) => refused(format!("unknown Vulkan device '{asked}'; {}", list())),
+        None => refused(format!("no usable Vulkan device; {}", list())),
     })?;
     match &adapter.lacks {
         None => Ok((*device, adapter.clone())),
@@ -136,8 +136,8 @@ fn lacks_size(limits: &vk::PhysicalDeviceLimits) -> Option<String> {
     let invocations = limits.max_compute_work_group_invocations.min(limits.max_compute_work_group_size[0]);
     let bindings = limits.max_per_stage_descriptor_storage_buffers.min(limits.max_descriptor_set_storage_buffers);
     let needed = [
-        (invocations, WORKGROUP_INVOCATIONS, "invocations in a workgroup"),
-        (bindings, BINDINGS, "storage buffers in a shader"),
+        (invocations, WORKGROUP_INVOCATIONS, "invocations per workgroup"),
+        (bindings, BINDINGS, "storage buffers per shader"),
     ];
     let lacking = needed.iter().find(|(has, needs, _)| has < needs);
     lacking.map(|(has, needs, what)| format!("{needs} {what} (it has {has})"))
@@ -158,13 +158,13 @@ fn lacks(system: &System, device: vk::PhysicalDevice, api_version: u32) -> Optio
         system.instance.get_physical_device_queue_family_properties(device)
     };
     if !families.iter().any(|family| family.queue_flags.contains(vk::QueueFlags::COMPUTE)) {
-        return Some("a queue that computes".to_string());
+        return Some("a compute queue".to_string());
     }
     let needed = [
         (vulkan_12.timeline_semaphore, "timeline semaphores"),
-        (vulkan_12.host_query_reset, "reset of queries by the host"),
+        (vulkan_12.host_query_reset, "host query reset"),
         (vulkan_12.vulkan_memory_model, "the Vulkan memory model"),
-        (vulkan_12.buffer_device_address, "addresses of buffers"),
+        (vulkan_12.buffer_device_address, "buffer device addresses"),
         (vulkan_13.synchronization2, "synchronization2"),
     ];
     needed.iter().find(|(feature, _)| *feature != vk::TRUE).map(|(_, name)| (*name).to_string())

@@ -24,7 +24,7 @@ impl Backend for VulkanBackend {
 
     fn list(&self) -> Result<Vec<DeviceDescription>, DeviceError> {
         Ok(match adapters() {
-            Ok(adapters) if adapters.is_empty() => vec![none("no Vulkan: there is no driver of a device")],
+            Ok(adapters) if adapters.is_empty() => vec![none("Vulkan is not available: no device has a driver")],
             Ok(adapters) => adapters.into_iter().map(describe).collect(),
             Err(error) => vec![none(&error.to_string())],
         })

@@ -272,7 +272,7 @@ impl List<'_> {
 
     fn copy(&mut self, state: &mut State, id: StreamId, from: Region, to: Region) -> Result<(), DeviceError> {
         if from.range.len() != to.range.len() || from.overlaps(to) {
-            return Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} cannot be") });
+            return Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} is invalid") });
         }
         let Some(DiskCopy { way, on_disk, in_memory }) = state.memories.disk_files.copy(from, to)? else {
             let (source, target) = (state.memories.place(from)?, state.memories.place(to)?);

@@ -59,7 +59,7 @@ pub(crate) fn allocate(
     types: u32,
     wanted: vk::MemoryPropertyFlags,
 ) -> Result<vk::DeviceMemory, String> {
-    let kind = gpu.memory_type(types, wanted).ok_or("it has no such memory")?;
+    let kind = gpu.memory_type(types, wanted).ok_or("the device has no memory of the required type")?;
     // Any buffer may be accessed through its address.
     let mut flags = vk::MemoryAllocateFlagsInfo::default().flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
     let info =

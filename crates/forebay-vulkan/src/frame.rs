@@ -54,7 +54,7 @@ impl Frame {
     /// # Errors
     /// If Vulkan returns an error.
     pub fn new(gpu: &Arc<Gpu>, family: u32) -> Result<Frame, DeviceError> {
-        let failed = failed("making a command buffer");
+        let failed = failed("creating a command buffer");
         let info = vk::CommandPoolCreateInfo::default()
             .queue_family_index(family)
             .flags(vk::CommandPoolCreateFlags::TRANSIENT);
@@ -142,7 +142,7 @@ impl Frame {
             match unsafe { self.gpu.functions.allocate_descriptor_sets(&info) } {
                 Ok(sets) => return Ok(sets[0]),
                 Err(vk::Result::ERROR_OUT_OF_POOL_MEMORY | vk::Result::ERROR_FRAGMENTED_POOL) => self.current_pool += 1,
-                Err(error) => return Err(failed("making descriptors")(error)),
+                Err(error) => return Err(failed("creating descriptors")(error)),
             }
         }
         let sizes =
@@ -150,7 +150,7 @@ impl Frame {
         let info = vk::DescriptorPoolCreateInfo::default().max_sets(SETS_PER_POOL).pool_sizes(&sizes);
         // SAFETY: the structure lives through the call.
         let pool = unsafe { self.gpu.functions.create_descriptor_pool(&info, None) };
-        self.descriptor_pools.push(pool.map_err(failed("making descriptors"))?);
+        self.descriptor_pools.push(pool.map_err(failed("creating descriptors"))?);
         self.set(layout)
     }
 
@@ -229,7 +229,7 @@ impl Frame {
             let flags = vk::QueryResultFlags::TYPE_64 | vk::QueryResultFlags::WAIT;
             // SAFETY: the queries were written by a batch that is done.
             let read = unsafe { self.gpu.functions.get_query_pool_results(self.queries, 0, &mut ticks, flags) };
-            read.map_err(failed("reading time stamps"))?;
+            read.map_err(failed("reading timestamps"))?;
         }
         Ok(ticks)
     }

@@ -96,7 +96,7 @@ pub(crate) fn failed(action: &'static str) -> impl Fn(vk::Result) -> DeviceError
         vk::Result::ERROR_OUT_OF_HOST_MEMORY | vk::Result::ERROR_OUT_OF_DEVICE_MEMORY => {
             DeviceError::OutOfMemory { what: action, requested_bytes: 0, reason: error.to_string() }
         }
-        error => DeviceError::Lost { reason: format!("Vulkan said while {action}: {error}") },
+        error => DeviceError::Lost { reason: format!("Vulkan reported while {action}: {error}") },
     }
 }
 
@@ -220,7 +220,7 @@ impl Gpu {
     ) -> Result<vk::Buffer, DeviceError> {
         let refused = |reason: String| DeviceError::OutOfMemory { what, requested_bytes: size_bytes, reason };
         if size_bytes > self.buffer_bytes_max {
-            return Err(refused(format!("the device's buffers have at most {} bytes", self.buffer_bytes_max)));
+            return Err(refused(format!("the device supports buffers of at most {} bytes", self.buffer_bytes_max)));
         }
         let sharing = if self.families.len() > 1 { vk::SharingMode::CONCURRENT } else { vk::SharingMode::EXCLUSIVE };
         let mut info =
@@ -239,7 +239,9 @@ impl Gpu {
     pub fn check_messages(&self) -> Result<(), DeviceError> {
         match self.system.messages.first() {
             None => Ok(()),
-            Some(message) => Err(DeviceError::Lost { reason: format!("Vulkan's validation says: {message}") }),
+            Some(message) => {
+                Err(DeviceError::Lost { reason: format!("Vulkan's validation layer reported: {message}") })
+            }
         }
     }
 }
@@ -398,8 +400,8 @@ fn opened<T>(open: impl Fn() -> Result<T, vk::Result>) -> Result<T, DeviceError>
             }
             Err(error) if is_busy(error) => {
                 let reason = format!(
-                    "the driver does not open the device, tried {TRIES} times: {error} (do other processes use it? is \
-                     all of the driver installed?)"
+                    "the driver did not open the device, tried {TRIES} times: {error} (is another process using it? is \
+                     the driver completely installed?)"
                 );
                 return Err(DeviceError::Setting { reason });
             }

@@ -46,7 +46,10 @@ impl HostLaunch {
         let needed_bytes = Processor::workspace_bytes(&launch.kernel, &descs(&launch.reads), &descs(&launch.writes))?;
         let given_bytes = launch.workspace.map_or(0, |region| region.range.len());
         if needed_bytes > given_bytes && !launch.kernel.runs_in_less_workspace() {
-            let reason = format!("{} has {given_bytes} of {needed_bytes} bytes of scratch", launch.kernel.name());
+            let reason = format!(
+                "{} has only {given_bytes} of the {needed_bytes} bytes of workspace that it needs",
+                launch.kernel.name()
+            );
             return Err(DeviceError::Lost { reason });
         }
         let addresses = LaunchAddresses {

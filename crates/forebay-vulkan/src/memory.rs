@@ -117,11 +117,11 @@ impl Memories {
         let refused = |reason: String| out_of_memory(what, size_bytes, reason);
         let taken = self.usage.heap_bytes;
         if taken.saturating_add(size_bytes) > self.caps.heap_bytes {
-            return Err(refused(format!("the device has {} bytes, {taken} are taken", self.caps.heap_bytes)));
+            return Err(refused(format!("the device has {} bytes, of which {taken} are in use", self.caps.heap_bytes)));
         }
         if size_bytes > self.gpu.allocation_bytes_max {
             let max = self.gpu.allocation_bytes_max;
-            return Err(refused(format!("the device gives at most {max} bytes in one piece")));
+            return Err(refused(format!("the device allocates at most {max} bytes at once")));
         }
         if self.caps.checked {
             check_available(what, size_bytes, Use::Private)?;
@@ -166,7 +166,7 @@ impl Memories {
         let space_bytes = self.gpu.limits.sparse_address_space_size;
         let taken: u64 = self.memories.values().map(Memory::addresses_bytes).sum();
         if size_bytes > space_bytes.saturating_sub(taken) {
-            let reason = format!("the device has {space_bytes} bytes of addresses, {taken} are taken");
+            let reason = format!("the device has {space_bytes} bytes of address space, of which {taken} are in use");
             return Err(out_of_memory("a reservation", size_bytes, reason));
         }
         let buffer = self.gpu.buffer("a reservation", size_bytes, SPARSE)?;
@@ -243,11 +243,12 @@ impl Memories {
         let whole_tiles = [offset, length, heap_offset_bytes].iter().all(|bytes| bytes % tile == 0);
         let inside = heap_offset_bytes.checked_add(length).is_some_and(|end| end <= source_bytes);
         if !whole_tiles || !inside || length == 0 {
-            let reason = format!("mapping {region} from {heap} at {heap_offset_bytes} is not whole tiles inside both");
+            let reason =
+                format!("mapping {region} from {heap} at {heap_offset_bytes} does not cover whole tiles inside both");
             return Err(misuse(reason));
         }
         if mapping.touches(region.range) {
-            return Err(misuse(format!("tiles of {region} are mapped already")));
+            return Err(misuse(format!("tiles of {region} are already mapped")));
         }
         mapping.map(region.range, heap);
         if let Some(address) = address {
@@ -268,7 +269,7 @@ impl Memories {
         let (memory, mapping, seen) = self.reservation(region)?;
         let (offset, length) = (region.range.start, region.range.len());
         if offset % tile != 0 || length % tile != 0 || length == 0 {
-            return Err(misuse(format!("unmapping {region} is not whole tiles of it")));
+            return Err(misuse(format!("unmapping {region} does not cover whole tiles")));
         }
         mapping.unmap(region.range);
         seen.retain(|tile, _| !(region.range.start..region.range.end).contains(tile));
@@ -294,7 +295,7 @@ impl Memories {
         let memory = self.memories.get(&region.memory);
         let memory = memory.ok_or_else(|| self.disk_files.why_no_address(region.memory))?;
         if region.range.end > memory.size_bytes {
-            return Err(misuse(format!("{region} leaves its memory of {} bytes", memory.size_bytes)));
+            return Err(misuse(format!("{region} exceeds its memory of {} bytes", memory.size_bytes)));
         }
         match &memory.kind {
             Kind::Reservation(mapping, _) => match mapping.hole(region.range) {
@@ -367,7 +368,7 @@ impl Memories {
         let (taken, cap) = (self.usage.host_bytes, self.caps.host_bytes);
         let total = taken.checked_add(bytes).filter(|&total| total <= cap);
         self.usage.host_bytes = total.ok_or_else(|| {
-            out_of_memory(what, bytes, format!("host memory is capped at {cap} bytes, {taken} are taken"))
+            out_of_memory(what, bytes, format!("host memory is limited to {cap} bytes, of which {taken} are in use"))
         })?;
         self.usage.host_peak_bytes = self.usage.host_peak_bytes.max(self.usage.host_bytes);
         Ok(())

@@ -55,7 +55,7 @@ impl Pipelines {
             // SAFETY: the structure lives through the call; drivers check the data's header, and ours bears their version.
             unsafe { gpu.functions.create_pipeline_cache(&info, None) }
         };
-        let cache = create(&kept).or_else(|_| create(&[])).map_err(failed("making a cache of pipelines"))?;
+        let cache = create(&kept).or_else(|_| create(&[])).map_err(failed("creating a pipeline cache"))?;
         let kept_bytes = kept.len();
         let (layouts, modules, pipelines) = Default::default();
         Ok(Pipelines { gpu, cache, file, kept_bytes, layouts, modules, pipelines })
@@ -84,7 +84,7 @@ impl Pipelines {
         if let Some(&layout) = self.layouts.get(&bindings) {
             return Ok(layout);
         }
-        let failed = failed("laying out a shader's bindings");
+        let failed = failed("creating the layout of a shader's bindings");
         let one = |index| {
             vk::DescriptorSetLayoutBinding::default()
                 .binding(index as u32)

@@ -55,7 +55,7 @@ fn span(region: Region, place: BufferLocation, bound: &Bound) -> Result<vk::Desc
     let length = region.range.len();
     let rest = length.checked_sub(bound.offset_bytes);
     let size = bound.size_bytes.or(rest).filter(|&size| Some(size) <= rest && size > 0).ok_or_else(|| {
-        let reason = format!("{region} has no {:?} bytes from {} on", bound.size_bytes, bound.offset_bytes);
+        let reason = format!("{region} does not have {:?} bytes starting at {}", bound.size_bytes, bound.offset_bytes);
         DeviceError::Lost { reason }
     })?;
     Ok(vk::DescriptorBufferInfo { buffer: place.buffer, offset: place.offset_bytes + bound.offset_bytes, range: size })
@@ -78,7 +78,7 @@ impl Recorder<'_> {
         let lowered = lower(&launch.kernel, &reads, &writes, &target).map_err(unsupported)?;
         if lowered.workspace_bytes > workspace_bytes {
             let reason = format!(
-                "{} has {workspace_bytes} of {} bytes of scratch",
+                "{} has only {workspace_bytes} of the {} bytes of workspace that it needs",
                 launch.kernel.name(),
                 lowered.workspace_bytes
             );
@@ -181,7 +181,7 @@ impl Recorder<'_> {
         let (alignment, max) = (self.gpu.binding_alignment_bytes, u64::from(self.gpu.limits.max_storage_buffer_range));
         if !span.offset.is_multiple_of(alignment) || span.range > max {
             let reason = format!(
-                "a binding of {} bytes at {} is not what the device takes: at most {max}, at multiples of {alignment}",
+                "a binding of {} bytes at {} is not supported: at most {max} bytes, at multiples of {alignment}",
                 span.range, span.offset
             );
             return Err(DeviceError::Unsupported { kernel: launch.kernel.name(), reason });

@@ -155,7 +155,7 @@ impl Streams {
                 let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
                 // SAFETY: the structure lives through the call.
                 let made = unsafe { self.gpu.functions.create_semaphore(&info, None) };
-                (made.map_err(failed("making a stream"))?, 0)
+                (made.map_err(failed("creating a stream"))?, 0)
             }
         };
         let turn = self.streams.len();
@@ -323,7 +323,7 @@ impl Streams {
         }
         // SAFETY: the structure lives through the call.
         let made = unsafe { self.gpu.functions.create_fence(&vk::FenceCreateInfo::default(), None) };
-        made.map_err(failed("making a fence"))
+        made.map_err(failed("creating a fence"))
     }
 
     /// Continues a stream after a thread of the host has done its part.
@@ -340,7 +340,7 @@ impl Streams {
         let info = vk::SemaphoreSignalInfo::default().semaphore(stream.semaphore).value(point.value);
         // SAFETY: all that was submitted to the stream before is done, so that the value grows, and nothing behind it is
         // submitted.
-        unsafe { gpu.functions.signal_semaphore(&info) }.map_err(failed("going on after the host"))?;
+        unsafe { gpu.functions.signal_semaphore(&info) }.map_err(failed("continuing after the host"))?;
         stream.submitted = point.value;
         stream.on_host = false;
         Ok(())
@@ -358,7 +358,7 @@ impl Streams {
             }
             // SAFETY: the semaphore lives.
             let value = unsafe { self.gpu.functions.get_semaphore_counter_value(stream.semaphore) };
-            stream.done = value.map_err(failed("asking how far a stream is"))?;
+            stream.done = value.map_err(failed("querying the progress of a stream"))?;
             while stream.running.front().is_some_and(|first| first.value <= stream.done) {
                 let Some(Running { batch, fence, records, .. }) = stream.running.pop_front() else { break };
                 if let (Some(_), true) = (&batch, fence != vk::Fence::null()) {
@@ -418,10 +418,10 @@ impl Streams {
             }
             // SAFETY: the semaphore lives.
             let value = unsafe { self.gpu.functions.get_semaphore_counter_value(stream.semaphore) };
-            if value.map_err(failed("asking how far a stream is"))? < stream.last {
+            if value.map_err(failed("querying the progress of a stream"))? < stream.last {
                 let info = vk::SemaphoreSignalInfo::default().semaphore(stream.semaphore).value(stream.last);
                 // SAFETY: nothing that was submitted signals it any more.
-                unsafe { self.gpu.functions.signal_semaphore(&info) }.map_err(failed("starting again"))?;
+                unsafe { self.gpu.functions.signal_semaphore(&info) }.map_err(failed("restarting streams"))?;
             }
             (stream.submitted, stream.done) = (stream.last, stream.last);
         }

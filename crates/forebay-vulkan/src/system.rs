@@ -45,7 +45,7 @@ pub(crate) struct System {
 
 /// Returns the error for a machine on which Vulkan cannot be used at all.
 pub(crate) fn no_vulkan(reason: impl ToString) -> DeviceError {
-    DeviceError::Setting { reason: format!("no Vulkan: {}", reason.to_string()) }
+    DeviceError::Setting { reason: format!("Vulkan is not available: {}", reason.to_string()) }
 }
 
 /// Returns the loader of this process, which is opened once.
@@ -79,7 +79,7 @@ impl System {
         // SAFETY: a query without preconditions.
         let layers = unsafe { entry.enumerate_instance_layer_properties() }.map_err(no_vulkan)?;
         let Some(layer) = layers.iter().find(|layer| layer.layer_name_as_c_str() == Ok(VALIDATION_LAYER)) else {
-            let reason = "validation was asked for (FOREBAY_VALIDATE), but the layer VK_LAYER_KHRONOS_validation is not \
+            let reason = "validation was requested (FOREBAY_VALIDATE), but the layer VK_LAYER_KHRONOS_validation is not \
                           installed (on Debian: apt-get install vulkan-validationlayers)";
             return Err(DeviceError::Setting { reason: reason.to_string() });
         };

@@ -147,7 +147,7 @@ impl Shared {
 }
 
 fn misled() -> DeviceError {
-    DeviceError::Lost { reason: "a thread has work of another's".to_string() }
+    DeviceError::Lost { reason: "a thread received work meant for another".to_string() }
 }
 
 /// Does a job once everything that it waits for is done.

@@ -31,7 +31,7 @@ impl Trainer {
         let folder = folder.as_ref();
         let onnx = self.model().onnx();
         let Some(options) = onnx.adapter_options() else {
-            let reason = "the model has no adapters: give it some before the trainer is made".to_string();
+            let reason = "the model has no adapters; add them before creating the trainer".to_string();
             return Err(Error::Option { reason });
         };
         let mut tensors = BTreeMap::new();

@@ -171,7 +171,7 @@ impl Checkpoint {
             }
             content = newer;
         }
-        let reason = format!("it was replaced {READ_ATTEMPTS} times while it was read; try again");
+        let reason = format!("replaced {READ_ATTEMPTS} times while being read; try again");
         Err(Error::Checkpoint { path: source, reason })
     }
 }
@@ -190,13 +190,16 @@ fn manifest_text(content: &Content) -> serde_json::Result<String> {
 fn read_content(path: &Path) -> Result<Content, String> {
     let text = forebay_limits::read_text(path, MANIFEST_BYTES_MAX).map_err(|error| error.to_string())?;
     let manifest: Manifest =
-        serde_json::from_str(&text).map_err(|error| format!("not a checkpoint, or cut short: {error}"))?;
+        serde_json::from_str(&text).map_err(|error| format!("not a checkpoint, or truncated: {error}"))?;
     if manifest.version != VERSION {
-        return Err(format!("format version {} (this program reads {VERSION})", manifest.version));
+        return Err(format!(
+            "format version {} is not supported; this program reads version {VERSION}",
+            manifest.version
+        ));
     }
     let crc32 = crc32fast::hash(manifest.content.get().as_bytes());
     if crc32 != manifest.crc32 {
-        return Err(format!("checksum {crc32:08x} instead of {:08x}: the file was changed", manifest.crc32));
+        return Err(format!("the file was changed; expected checksum {:08x}, found {crc32:08x}", manifest.crc32));
     }
     let content: Content = serde_json::from_str(manifest.content.get()).map_err(|error| error.to_string())?;
     let name = Path::new(&content.tensors.file);

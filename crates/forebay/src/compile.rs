@@ -271,9 +271,9 @@ impl Compiled {
         if self.shards == other.shards {
             return Ok(());
         }
-        let reason = "a batch of this size would shard parameters or state in another way than the first one";
+        let reason = "a batch of this size would shard parameters or state differently from the first batch";
         Err(Error::Option {
-            reason: format!("{reason} (a defect); train without sharding, or with one size of batches"),
+            reason: format!("{reason} (a bug in Forebay); train without sharding, or with a single batch size"),
         })
     }
 
@@ -456,7 +456,7 @@ fn step_within(
             return Err(Error::Option {
                 reason: format!(
                     "a host budget of {budget_bytes} bytes is too small for managed memory: units of {} bytes pass \
-                         through it on their way to disk, and buffers take {reserved_bytes} bytes (give at least \
+                         through it on their way to disk, and buffers take {reserved_bytes} bytes (pass at least \
                          --host-memory {}KiB)",
                     paging.unit_bytes,
                     least_bytes.div_ceil(1024)

@@ -23,7 +23,7 @@ pub fn machine(name_or_file: &str) -> Result<MachineDescription, Error> {
     if !Path::new(name_or_file).exists() {
         let names: Vec<&str> = MachineDescription::built_in_names().collect();
         let names = names.join(", ");
-        let reason = format!("there is no machine and no file '{name_or_file}' (machines that come with it: {names})");
+        let reason = format!("'{name_or_file}' is neither a known machine nor a file; the known machines are {names}");
         return Err(Error::Option { reason });
     }
     read(name_or_file.as_ref(), MachineDescription::parse)

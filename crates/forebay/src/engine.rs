@@ -320,7 +320,7 @@ impl Engine {
         match (self.newest(name), self.values.get(name)) {
             (Some(runner), _) => give_persistent(runner, name, take),
             (None, Some(value)) => value.give_in_pieces(take),
-            (None, None) => Err(Error::Option { reason: format!("'{name}' is no parameter or state") }),
+            (None, None) => Err(Error::Option { reason: format!("'{name}' is neither a parameter nor state") }),
         }
     }
 

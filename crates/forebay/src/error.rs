@@ -176,31 +176,29 @@ impl fmt::Display for Error {
             Error::MemoryLimit { limit_bytes, tensors_bytes, launch, other_bytes } => {
                 let [limit, tensors, other] = [*limit_bytes, *tensors_bytes, *other_bytes].map(format_bytes);
                 let least_kib = tensors_bytes.saturating_add(*other_bytes).div_ceil(1024);
-                let rest = "the rest of the process";
+                let alone = if limit_bytes <= other_bytes { " alone" } else { "" };
                 write!(
                     f,
-                    "a memory limit of {limit} is too small: tensors need {tensors}, most of them for '{launch}', and "
-                )?;
-                match limit_bytes <= other_bytes {
-                    true => write!(f, "{rest} alone takes {other}")?,
-                    false => write!(f, "{rest} {other}")?,
-                }
-                write!(f, " (give at least {least_kib}KiB, a smaller batch, or a folder to spill to)")
+                    "a memory limit of {limit} is too small: tensors need {tensors}, most of it for '{launch}', and the \
+                     rest of the process{alone} takes {other} (pass at least {least_kib}KiB, use a smaller batch, or name \
+                     a folder to spill to)"
+                )
             }
             Error::FreeMemory { free_bytes, tensors_bytes, launch, other_bytes } => {
                 let [free, tensors, other] = [*free_bytes, *tensors_bytes, *other_bytes].map(format_bytes);
                 let least = format_bytes(tensors_bytes.saturating_add(*other_bytes));
                 write!(
                     f,
-                    "{free} of memory are free for this process, and it needs at least {least}: tensors {tensors}, most of \
-                     them for '{launch}', and the rest of the process {other} (take a smaller batch, give a folder to spill \
-                     to, or free memory; a memory limit of none tries all the same)"
+                    "{free} of memory is free for this process, but it needs at least {least}: {tensors} for tensors, most of \
+                     it for '{launch}', and {other} for the rest of the process (use a smaller batch, name a folder to spill \
+                     to, or free memory; a memory limit of none tries anyway)"
                 )
             }
             Error::BetweenStages { bytes, error } => {
                 write!(
                     f,
-                    "{error}; {bytes} of these bytes are values between two stages of the model, whose sizes are known late"
+                    "{error}; {bytes} of these bytes are values that pass between two stages of the model, whose sizes become \
+                     known only as it runs"
                 )
             }
             Error::Runtime(error) => error.fmt(f),
@@ -209,40 +207,37 @@ impl fmt::Display for Error {
                 write!(f, "input '{expected}' is missing (given: {})", list(given))
             }
             Error::UnknownInput { name, known } => {
-                write!(f, "the model has no input '{name}' (it has: {})", list(known))
+                write!(f, "the model has no input '{name}' (inputs: {})", list(known))
             }
-            Error::Input { expected, given } => write!(f, "input '{expected}' was given as {given}"),
+            Error::Input { expected, given } => write!(f, "expected input '{expected}', found {given}"),
             Error::NoBatchAxis { input } => {
                 write!(f, "input {input} has no batch axis, so no data set can feed it")
             }
             Error::Index { name, value, position, limit } => {
-                write!(
-                    f,
-                    "input '{name}' holds index {value} at {position:?}, but there are {limit} entries to choose from"
-                )
+                write!(f, "input '{name}' contains index {value} at {position:?}, but there are only {limit} entries")
             }
             Error::Label { value, position, classes } => {
                 write!(
                     f,
-                    "label {value} at {position:?} is none of the {classes} classes 0 to {}",
+                    "label {value} at {position:?} is not one of the {classes} classes 0 to {}",
                     classes.saturating_sub(1)
                 )
             }
             Error::NanLoss { step, loss } => write!(
                 f,
-                "the loss of step {step} is {loss}; parameters are as before that step (lower the learning rate, or go \
-                 on with --on-nan continue)"
+                "the loss of step {step} is {loss}; the parameters are as they were before that step (lower the learning \
+                 rate, or pass --on-nan continue)"
             ),
             Error::NanGradients { step } => write!(
                 f,
-                "the loss of step {step} is a number, but a gradient is not finite; parameters are as before that step (lower the \
-                 learning rate, or leave such updates out with --on-nan skip)"
+                "the loss of step {step} is a number, but a gradient is not finite; the parameters are as they were \
+                 before that step (lower the learning rate, or skip such updates with --on-nan skip)"
             ),
             Error::NothingCounts { step, ignore_index } => write!(
                 f,
-                "every label of step {step} is {ignore_index}, the value that is ignored, so its loss is the mean of no \
-                 positions: not a number, as in PyTorch; parameters are as before that step (leave such samples out of the \
-                 data, or go on with --on-nan continue, which takes the gradients of such a step as 0)"
+                "every label of step {step} is {ignore_index}, the ignored value, so its loss is the mean of no \
+                 positions, which is not a number, as in PyTorch; the parameters are as they were before that step (leave such \
+                 samples out of the data, or pass --on-nan continue, which takes the gradients of such a step to be 0)"
             ),
             Error::Checkpoint { path, reason } => write!(f, "checkpoint {}: {reason}", path.display()),
             Error::Swap { path, error } => write!(f, "{}: {error}", path.display()),

@@ -485,13 +485,13 @@ impl fmt::Display for Explanation {
         if self.spill_bytes > 0 {
             writeln!(
                 f,
-                "of it by disk     {} from disk, {} to disk",
+                "of that, via disk {} from disk, {} to disk",
                 format_bytes(self.bytes_from_disk),
                 format_bytes(self.bytes_to_disk)
             )?;
         }
         if self.model_files_bytes > 0 {
-            writeln!(f, "of it read        {} from the model's files", format_bytes(self.bytes_from_model_files))?;
+            writeln!(f, "of that, read     {} from the model's files", format_bytes(self.bytes_from_model_files))?;
         }
         let repeats = if self.repeats > 0 {
             format!(" ({} recomputed, in {:.4} s)", self.repeats, self.repeated_seconds)

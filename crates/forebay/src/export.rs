@@ -32,13 +32,13 @@ impl Checkpoint {
                 Some(old) if old.ty() == ty => {
                     types.insert(name.clone(), ty.clone());
                 }
-                Some(old) => return Err(format!("it holds '{name}' as {ty}, the model as {}", old.ty())),
+                Some(old) => return Err(format!("'{name}' is {ty} in the checkpoint, but {} in the model", old.ty())),
                 None if state_of(name).is_some_and(|parameter| self.contents.contains_key(parameter)) => {}
-                None => return Err(format!("it has a tensor '{name}', which the model does not have")),
+                None => return Err(format!("the checkpoint has a tensor '{name}', but the model does not")),
             }
         }
         if types.is_empty() {
-            return Err("it has no tensor of the model".to_owned());
+            return Err("the checkpoint has no tensor of the model".to_owned());
         }
         let statistics =
             graph.nodes.iter().filter(|node| node.operation.name() == "BatchNormalization").flat_map(|node| {
@@ -48,7 +48,7 @@ impl Checkpoint {
         for &value in statistics {
             let name = &graph.value(value).name;
             if !types.contains_key(name) {
-                return Err(format!("it has no running statistics '{name}', which the model has"));
+                return Err(format!("the model has running statistics '{name}', but the checkpoint does not"));
             }
         }
         Ok(types)

@@ -84,7 +84,8 @@ impl Handover {
         for (name, (ty, start)) in stored {
             let end = start + ty.checked_size_bytes().unwrap_or_default();
             let range = FileRange { file: file.clone(), bytes: start..end };
-            let unfit = || refused(&folder, std::io::Error::other(format!("'{name}' has another size than its type")));
+            let unfit =
+                || refused(&folder, std::io::Error::other(format!("the size of '{name}' does not match its type")));
             let contents = Contents::stored(&name, ty, range).ok_or_else(unfit)?;
             self.values.insert(name, contents);
         }
@@ -103,8 +104,8 @@ pub(crate) fn in_memory(name: &str, ty: &TensorType, runner: &Runner) -> Result<
         return Ok(runner.read_persistent(name)?.into());
     }
     let refused = |reason: String| {
-        let way_out = "--spill-dir names a folder for values between two plans";
-        let reason = format!("no memory for the {size_bytes} bytes of '{name}': {reason} ({way_out})");
+        let way_out = "--spill-dir names a folder for values that pass from one plan to the next";
+        let reason = format!("not enough memory for the {size_bytes} bytes of '{name}': {reason} ({way_out})");
         Error::Option { reason }
     };
     forebay_limits::check(size_bytes, forebay_limits::Use::Private).map_err(|error| refused(error.to_string()))?;
@@ -116,7 +117,7 @@ pub(crate) fn in_memory(name: &str, ty: &TensorType, runner: &Runner) -> Result<
         Ok(())
     })?;
     let contents = Contents::held(ty.clone(), Arc::new(Held(memory)));
-    contents.ok_or_else(|| refused("it has another size than its type".to_string()))
+    contents.ok_or_else(|| refused("its size does not match its type".to_string()))
 }
 
 /// The memory of a value.
@@ -142,5 +143,5 @@ impl HandoverFile {
 }
 
 fn refused(folder: &Path, error: std::io::Error) -> Error {
-    Error::File { path: folder.to_owned(), action: "write parameters into", reason: error.to_string() }
+    Error::File { path: folder.to_owned(), action: "write parameters to", reason: error.to_string() }
 }

@@ -72,7 +72,7 @@ impl LimitedDevice {
         let has_limit = !matches!(options.memory.memory_limit, None | Some(MemoryLimit::Unlimited));
         options.memory.settle(device.limits().in_process && options.device.machine.is_none())?;
         if has_limit && options.device.link_bytes_per_second.is_some() {
-            let reason = "a link's speed is that of a simulated device: give the size of that, and no memory limit";
+            let reason = "a link speed only applies to a simulated device; give the size of that device instead of a memory limit";
             return Err(Error::Option { reason: reason.to_string() });
         }
         if let Some(described) = &options.device.machine {
@@ -149,7 +149,7 @@ impl LimitedDevice {
         };
         if self.options.planning.host_operators == HostOperators::Never {
             let DeviceError::Unsupported { kernel, reason } = error else { return Err(refused(error)) };
-            let reason = format!("{reason}; it may not run on the host either (--host-operators needed allows it)");
+            let reason = format!("{reason}; running it on the host is not allowed (--host-operators needed allows it)");
             return Err(refused(DeviceError::Unsupported { kernel, reason }));
         }
         match self.host_workspace(launch, reads, writes) {
@@ -181,8 +181,8 @@ impl LimitedDevice {
     pub(crate) fn updates_on_host(&self) -> Result<bool, Error> {
         let is_wanted = self.options.planning.updates == Updates::Host;
         if is_wanted && self.options.memory.mode != MemoryMode::Planned {
-            let reason = "updates on the host are a matter of a plan: leave --updates host out, or --memory, which has \
-                          managed memory decide what is on the device";
+            let reason = "--updates host cannot be combined with managed memory, which decides what is on the device; leave \
+                          out --updates host or --memory";
             return Err(Error::Option { reason: reason.to_string() });
         }
         Ok(is_wanted && !self.has_one_pool())

@@ -90,7 +90,7 @@ impl FromStr for Metric {
         let named = NAMES.iter().find(|(name, _)| *name == text).map(|(_, metric)| *metric);
         top.or(named).ok_or_else(|| {
             let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
-            let reason = format!("there is no metric '{text}'; there are {} and top5 (any number)", names.join(", "));
+            let reason = format!("unknown metric '{text}'; the metrics are {} and top5 (any number)", names.join(", "));
             Error::Option { reason }
         })
     }
@@ -177,7 +177,7 @@ impl Metrics {
             let fitting: Vec<String> =
                 NAMES.iter().filter(|(_, metric)| fitting(metric)).map(|(name, _)| name.to_string()).collect();
             let fitting = if fitting.is_empty() { "none".to_string() } else { fitting.join(", ") };
-            let reason = format!("metric '{metric}' does not fit the loss; what fits: {fitting}");
+            let reason = format!("metric '{metric}' does not fit the loss; metrics that fit: {fitting}");
             return Err(Error::Option { reason });
         }
         Ok(Metrics {

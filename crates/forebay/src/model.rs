@@ -260,10 +260,10 @@ fn check_sizes(graph: &Graph, sizes: &BTreeMap<String, u64>) -> Result<(), Error
             let name_of = |(symbol, place): &(String, String)| if symbol.is_empty() { place } else { symbol }.clone();
             let open: BTreeSet<String> = open.iter().map(name_of).collect();
             let reason = match open.is_empty() {
-                true => format!("the model has no size '{name}': all of its sizes are fixed"),
+                true => format!("the model has no size '{name}'; all of its sizes are fixed"),
                 false => {
                     let open: Vec<String> = open.into_iter().collect();
-                    format!("the model has no size '{name}'; it leaves open: {}", open.join(", "))
+                    format!("the model has no size '{name}'; the sizes that it leaves open are {}", open.join(", "))
                 }
             };
             Err(Error::Option { reason })
@@ -284,7 +284,7 @@ fn recognized(mut graph: Graph, sizes: &Sizes) -> Result<Graph, Error> {
 
 fn check_batch_size(batch_size: Option<u64>) -> Result<(), Error> {
     match batch_size {
-        Some(0) => Err(Error::Option { reason: "a batch holds at least one sample".to_string() }),
+        Some(0) => Err(Error::Option { reason: "the batch size must be at least 1, but is 0".to_string() }),
         _ => Ok(()),
     }
 }
@@ -297,8 +297,8 @@ fn typed(mut graph: Graph, sizes: &Sizes) -> Result<Graph, Error> {
     let inferred = infer::infer_sizes(&mut graph, sizes).map_err(|error| match error {
         error @ ModelError::NeedsValue { .. } => ModelError::Request {
             reason: format!(
-                "{error}; a training step has to know all sizes, and how often loops run, before it begins: let the model take what is \
-                 computed so late as an input, or as a constant"
+                "{error}; all sizes, and how often loops run, must be known before a training step begins; make what is computed too \
+                 late an input or a constant of the model"
             ),
         },
         error => error,
@@ -315,7 +315,7 @@ pub(crate) fn other_batch(size: u64, stated: u64, error: &dyn std::fmt::Display)
     Error::Option {
         reason: format!(
             "a batch of {size} does not fit the model, which was exported for batches of {stated} ({error}); export it \
-             with a symbolic batch dimension, or give it whole batches"
+             with a symbolic batch dimension, or use only whole batches"
         ),
     }
 }

@@ -213,18 +213,22 @@ impl Finding {
 /// Fails if the device is unknown, cannot map tiles or reports an error, or if the chunks are too few or too small.
 pub fn probe(options: &ProbeOptions) -> Result<Vec<Finding>, Error> {
     if options.chunk_count < CHUNK_COUNT_MIN {
-        let reason =
-            format!("{} chunks are too few for the experiment: at least {CHUNK_COUNT_MIN}", options.chunk_count);
+        let reason = format!(
+            "{} chunks are too few for the experiment; at least {CHUNK_COUNT_MIN} are required",
+            options.chunk_count
+        );
         return Err(Error::Option { reason });
     }
     let device = open_device(&options.device)?;
     let tile_bytes = device.limits().tile_size_bytes;
     if options.chunk_bytes < tile_bytes || options.chunk_bytes.checked_mul(options.chunk_count + 1).is_none() {
-        let reason = format!("a chunk of {} bytes is not possible: at least {tile_bytes}, a tile", options.chunk_bytes);
+        let reason =
+            format!("a chunk of {} bytes is not possible; the minimum is {tile_bytes}, a tile", options.chunk_bytes);
         return Err(Error::Option { reason });
     }
     if !options.growth && !device.limits().tiled {
-        let reason = "without tiles, memory cannot be taken at the start: each chunk is a heap of its own".to_string();
+        let reason =
+            "without tiles, memory cannot be allocated at the start; each chunk is a separate heap".to_string();
         return Err(Error::Option { reason });
     }
     let context = Context::new(device, &ContextOptions::default())?;

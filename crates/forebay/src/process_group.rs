@@ -79,7 +79,7 @@ impl Communicator for Absent {
     }
 
     unsafe fn start(&self, _: Messages, done: Done) {
-        done(Err("the other processes are planned for, and not there".to_string()));
+        done(Err("the other processes exist only in the plan".to_string()));
     }
 
     fn finish(&self) {}

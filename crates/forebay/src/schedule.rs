@@ -212,14 +212,14 @@ impl Schedule {
     fn meaning(&self) -> Result<(), String> {
         part("the start of the warm-up", self.warmup_start)?;
         let positive = |what: &str, steps: u64| match steps {
-            0 => Err(format!("a schedule needs at least one step: {what} is 0")),
+            0 => Err(format!("a schedule needs at least one step, but {what} is 0")),
             _ => Ok(()),
         };
         match &self.curve {
             Curve::Constant => Ok(()),
             Curve::Step { every, gamma } => positive("every", *every).and(not_negative("gamma", *gamma)),
             Curve::MultiStep { milestones, gamma } => match milestones.is_empty() {
-                true => Err("a schedule with milestones needs at least one".to_string()),
+                true => Err("a schedule with milestones needs at least one milestone".to_string()),
                 false => not_negative("gamma", *gamma),
             },
             Curve::Exponential { gamma } => not_negative("gamma", *gamma),
@@ -327,7 +327,9 @@ impl Curve {
             }
             match (step.parse::<u64>(), rate.parse::<f32>()) {
                 (Ok(step), Ok(rate)) => rows.push((step, rate)),
-                _ => return Err(format!("line {} is '{line}', not a step and a rate, such as 100,0.01", number + 1)),
+                _ => {
+                    return Err(format!("line {} is '{line}'; expected a step and a rate, as in 100,0.01", number + 1));
+                }
             }
         }
         check_rows(&rows)?;
@@ -344,7 +346,7 @@ fn check_rows(rows: &[(u64, f32)]) -> Result<(), String> {
         not_negative(&format!("the rate from step {step} on"), rate)?;
     }
     match rows.windows(2).find(|rows| rows[0].0 >= rows[1].0) {
-        Some(rows) => Err(format!("steps of a table rise from row to row, but {} follows {}", rows[1].0, rows[0].0)),
+        Some(rows) => Err(format!("the steps of a table must increase, but {} follows {}", rows[1].0, rows[0].0)),
         None => Ok(()),
     }
 }

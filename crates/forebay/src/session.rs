@@ -206,7 +206,7 @@ impl Session {
         let inputs = inputs.into_iter().map(|(name, tensor)| (name, Value::Tensor(tensor))).collect();
         let tensor = |(name, value)| match value {
             Value::Tensor(tensor) => Ok((name, tensor)),
-            other => Err(Error::Option { reason: format!("output '{name}' is {other}: Session::run_values gives it") }),
+            other => Err(Error::Option { reason: format!("output '{name}' is {other}; use Session::run_values") }),
         };
         self.run_values(inputs)?.into_iter().map(tensor).collect()
     }

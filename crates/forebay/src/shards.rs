@@ -78,8 +78,8 @@ impl Shards {
         let collected = self.collected.as_ref().and_then(|collected| collected.get(name));
         collected.ok_or_else(|| Error::Option {
             reason: format!(
-                "each process keeps a slice of '{name}': all of them have to call Trainer::collect_shards first, after which process 0 \
-                 has the whole"
+                "each process keeps a slice of '{name}'; all of them must call Trainer::collect_shards first, after which process 0 has \
+                 the whole tensor"
             ),
         })
     }
@@ -99,7 +99,9 @@ impl Shards {
             return Ok(());
         };
         let folder = folder.map_or_else(std::env::temp_dir, Path::to_owned);
-        let lost = |reason: String| Error::Option { reason: format!("the slices of the other processes: {reason}") };
+        let lost = |reason: String| Error::Option {
+            reason: format!("cannot collect the slices of the other processes: {reason}"),
+        };
         let communicator = &**group.communicator();
         if group.rank() > 0 {
             let mut piece = Vec::with_capacity(PIECE_BYTES);
@@ -166,7 +168,8 @@ impl Collecting {
         let file = Arc::new(SourceFile::nameless(&folder, file, size_bytes));
         let contents = values.into_iter().map(|(name, ty, bytes)| {
             let range = FileRange { file: file.clone(), bytes };
-            let unfit = || refused(&folder, io::Error::other(format!("the slices of '{name}' are not of its size")));
+            let unfit =
+                || refused(&folder, io::Error::other(format!("the slices of '{name}' do not add up to its size")));
             Ok((name.clone(), Contents::stored(&name, ty, range).ok_or_else(unfit)?))
         });
         contents.collect()

@@ -466,7 +466,8 @@ impl Stages {
         let results: Vec<Option<Tensor>> = carried.into_iter().map(Some).chain(stacked).collect();
         for (name, result) in repetition.outputs.iter().zip(results) {
             let Some(name) = name else { continue };
-            let reason = || format!("what iterations of a loop give for '{name}' differs in size, or none ran");
+            let reason =
+                || format!("the results of a loop's iterations for '{name}' differ in size, or no iteration ran");
             values.insert(name.clone(), result.ok_or_else(|| Error::Option { reason: reason() })?);
         }
         Ok(())

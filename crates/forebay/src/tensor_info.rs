@@ -293,11 +293,11 @@ mod tests {
         let missing = check(&[]).expect_err("x is missing");
         assert!(missing.contains("'x: float32[2, 3]' is missing (given: none)"), "{missing}");
         let unknown = check(&[("x", good), ("z", Tensor::from_f32(&[1], &[0.0]))]).expect_err("z is unknown");
-        assert!(unknown.contains("no input 'z' (it has: x: float32[2, 3])"), "{unknown}");
+        assert!(unknown.contains("no input 'z' (inputs: x: float32[2, 3])"), "{unknown}");
         let shape = check(&[("x", Tensor::from_f32(&[3, 2], &[0.0; 6]))]).expect_err("transposed");
-        assert!(shape.contains("was given as float32[3, 2]"), "{shape}");
+        assert!(shape.contains("found float32[3, 2]"), "{shape}");
         let data_type = check(&[("x", Tensor::from_i64(&[2, 3], &[0; 6]))]).expect_err("integers");
-        assert!(data_type.contains("was given as int64[2, 3]"), "{data_type}");
+        assert!(data_type.contains("found int64[2, 3]"), "{data_type}");
     }
 
     #[test]

@@ -512,8 +512,8 @@ impl Trainer {
         let current = &self.options.optimizer;
         if !optimizer.has_the_plan_of(current) {
             let reason = format!(
-                "training goes on with {current:?}; {optimizer:?} needs other state: only learning rate, momentum (not from \
-                 or to 0), betas, epsilon and weight decay change between steps"
+                "training continues with {current:?}; {optimizer:?} needs different state: only the learning rate, momentum (not \
+                 from or to 0), betas, epsilon and weight decay can change between steps"
             );
             return Err(Error::Option { reason });
         }
@@ -528,7 +528,7 @@ impl Trainer {
     pub fn set_clipping_limit(&mut self, limit: f32) -> Result<(), Error> {
         let clipping = self.options.clipping.map(|clipping| clipping.with_limit(limit));
         let Some(clipping) = clipping else {
-            let reason = "gradients are not limited: start a trainer with a clipping for that".to_string();
+            let reason = "gradients are not clipped; create a trainer with clipping to set a limit".to_string();
             return Err(Error::Option { reason });
         };
         check_clipping(Some(clipping))?;

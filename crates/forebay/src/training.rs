@@ -23,7 +23,7 @@ use crate::error::Error;
 pub(crate) fn check_clipping(clipping: Option<Clipping>) -> Result<(), Error> {
     match clipping.map(|clipping| clipping.limit()).filter(|limit| limit.is_nan() || *limit < 0.0) {
         Some(limit) => {
-            Err(Error::Option { reason: format!("a limit of gradients is a number of at least 0, not {limit}") })
+            Err(Error::Option { reason: format!("the gradient limit must be a number of at least 0, not {limit}") })
         }
         None => Ok(()),
     }
@@ -35,9 +35,11 @@ pub(crate) fn check_group_schedules(schedules: &BTreeMap<usize, Schedule>, group
         schedule.check()?;
         let reason = match schedule.curve {
             _ if group >= groups => {
-                format!("there is no group {group} of parameters for a schedule, but {groups} groups")
+                format!("a schedule is set for parameter group {group}, but the number of groups is {groups}")
             }
-            Curve::Plateau(_) => "a schedule that follows losses is for all parameters, not for a group".to_string(),
+            Curve::Plateau(_) => {
+                "a schedule that depends on losses applies to all parameters, not to a group".to_string()
+            }
             _ => continue,
         };
         return Err(Error::Option { reason });

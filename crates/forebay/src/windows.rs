@@ -41,7 +41,7 @@ impl FromStr for Blend {
         match text {
             "constant" => Ok(Blend::Constant),
             "gaussian" => Ok(Blend::Gaussian),
-            _ => Err(format!("windows blend by 'constant' or 'gaussian', not by '{text}'")),
+            _ => Err(format!("unknown blending '{text}'; expected 'constant' or 'gaussian'")),
         }
     }
 }
@@ -100,13 +100,15 @@ impl Windows {
     pub(crate) fn check(&self) -> Result<(), Error> {
         let refuse = |reason: String| Err(Error::Option { reason });
         match self {
-            Windows { sizes, .. } if sizes.is_empty() => refuse("windows have at least one axis".to_string()),
+            Windows { sizes, .. } if sizes.is_empty() => refuse("windows must have at least one axis".to_string()),
             Windows { overlap, .. } if !(0.0..1.0).contains(overlap) => {
-                refuse(format!("windows overlap by a share from 0 to below 1 of their sizes, not by {overlap}"))
+                refuse(format!("windows must overlap by a share from 0 to below 1 of their sizes, not by {overlap}"))
             }
-            Windows { multiple: 0, .. } => refuse("sizes are rounded up to a multiple of at least 1".to_string()),
+            Windows { multiple: 0, .. } => {
+                refuse("the multiple that sizes are rounded up to must be at least 1".to_string())
+            }
             Windows { batch_size: Some(0), .. } => {
-                refuse("at least one window goes through the model at a time".to_string())
+                refuse("at least one window must go through the model at a time".to_string())
             }
             _ => Ok(()),
         }
@@ -190,7 +192,7 @@ impl Merging {
         let leading = window.len().checked_sub(axes).filter(|&leading| window[leading..] == grid.sizes);
         let Some(leading) = leading else {
             let reason = format!(
-                "predictions of a window of {:?} have the shape {window:?}: they are merged where their last axes have the window's sizes",
+                "predictions of a window of {:?} have the shape {window:?}; they can be merged only if their last axes have the window's sizes",
                 grid.sizes
             );
             return Err(Error::Option { reason });
@@ -200,7 +202,9 @@ impl Merging {
         let elements = samples.saturating_mul(count(&shape));
         forebay_limits::check(elements.saturating_mul(8), forebay_limits::Use::Private).map_err(|error| {
             Error::Option {
-                reason: format!("merged predictions of {samples} samples of {shape:?} take host memory: {error}"),
+                reason: format!(
+                    "not enough host memory for merged predictions of {samples} samples of {shape:?}: {error}"
+                ),
             }
         })?;
         let (weights, counts) = (windows.weights(&grid.sizes), vec![0.0; count(sample) as usize]);

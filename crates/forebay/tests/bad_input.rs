@@ -131,13 +131,13 @@ fn options_without_meaning_are_refused() {
         Session::new(&case.model(), &options).err().expect("refused").to_string()
     };
     let unknown = with(host(1).device("tpu".parse().unwrap()), None);
-    assert_eq!(unknown, "there is no device 'tpu' (there are: host, null, vulkan, vulkan:NUMBER, vulkan:NAME)");
+    assert_eq!(unknown, "unknown device 'tpu' (available: host, null, vulkan, vulkan:NUMBER, vulkan:NAME)");
     assert!(with(host(0), None).contains("at least one thread"));
     for device in ["host", "null"] {
         let tiles = host(1).device(device.parse().unwrap()).tile_size(3 << 10);
         assert!(with(tiles, None).contains("a tile of 3072 bytes"));
     }
-    assert!(with(host(1), Some(0)).contains("at least one sample"));
+    assert!(with(host(1), Some(0)).contains("the batch size must be at least 1"));
 }
 
 #[test]

@@ -99,10 +99,10 @@ fn labels_of_further_losses_are_checked() {
     assert_eq!(error, Error::Label { value: 3, position: vec![1, 1, 0], classes: 3 });
     for (term, words) in [
         (term("nothing", Loss::default(), 1.0, None), "'nothing'"),
-        (term("distances", Loss::MeanSquaredError, 1.0, None), "name others for it"),
+        (term("distances", Loss::MeanSquaredError, 1.0, None), "name other labels for it"),
         (term("distances", Loss::MeanSquaredError, -1.0, Some("metres")), "the weight of a loss"),
-        (term("logits", Loss::Output { labels: None }, 1.0, None), "is no loss"),
-        (second(Some("w")), "no input"),
+        (term("logits", Loss::Output { labels: None }, 1.0, None), "is not a loss"),
+        (second(Some("w")), "not an input"),
     ] {
         let error = builder().term(term).build().err().unwrap().to_string();
         assert!(error.contains(words), "{error}");
@@ -140,9 +140,9 @@ fn groups_follow_schedules_of_their_own_as_in_pytorch() {
     close(&parameters["b"].to_f32().unwrap(), &b);
     let plateau = Schedule::new(Curve::Plateau(Default::default()));
     let error = builder().group_with_schedule(group, plateau).build().err().unwrap().to_string();
-    assert!(error.contains("not for a group"), "{error}");
+    assert!(error.contains("not to a group"), "{error}");
     let error = trainer.set_group_schedule(1, Schedule::default()).unwrap_err().to_string();
-    assert!(error.contains("no group 1"), "{error}");
+    assert!(error.contains("parameter group 1"), "{error}");
 }
 
 /// With plain gradient descent, each layer's rate is half of the next layer's, and it moves by that fraction of what it moves at the full

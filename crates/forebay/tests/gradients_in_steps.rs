@@ -225,7 +225,7 @@ fn groups_without_a_meaning_are_refused() {
     let mut negative = ParameterGroup::new("w1");
     negative.rate_factor = -1.0;
     for (group, words) in
-        [(ParameterGroup::new("conv*"), "'conv*' names no parameter of a group"), (negative, "not -1")]
+        [(ParameterGroup::new("conv*"), "'conv*' matches no parameter for a group"), (negative, "not -1")]
     {
         let error = builder(sgd(0.0)).group(group).build().err().unwrap().to_string();
         assert!(error.contains(words), "{error}");

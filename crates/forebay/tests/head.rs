@@ -82,7 +82,7 @@ fn heads_of_every_kind_get_another_size() {
     let largest = filters["filters"].to_f32().unwrap().into_iter().fold(0.0, f32::max);
     assert!(largest > 0.4 && largest <= 0.5, "1 / sqrt(4): {largest}");
     for (layer, classes, words) in
-        [("nothing", 2, "no layer 'nothing'"), ("w", 0, "at least one class"), ("b", 2, "from the last on: 'second'")]
+        [("nothing", 2, "no layer 'nothing'"), ("w", 0, "at least one class"), ("b", 2, "from last to first: 'second'")]
     {
         let error = model.with_head(layer, classes, 0).err().unwrap().to_string();
         assert!(error.contains(words), "{error}");

@@ -90,7 +90,7 @@ fn an_optimizer_with_other_state_is_refused() {
     let sgd = |momentum| Optimizer::Sgd { learning_rate: 0.1, momentum, nesterov: false, weight_decay: 0.0 };
     for refused in [sgd(0.9), Optimizer::adam(0.1)] {
         let error = plain.set_optimizer(refused).unwrap_err();
-        assert!(matches!(&error, Error::Option { reason } if reason.contains("other state")), "{error}");
+        assert!(matches!(&error, Error::Option { reason } if reason.contains("different state")), "{error}");
     }
     plain.set_optimizer(sgd(0.0)).unwrap();
     steps(&case, &mut plain, 0..1);

@@ -76,7 +76,7 @@ fn losses_that_do_not_fit_are_refused() {
     assert!(weights.contains("2 weights were given for 10 classes"), "{weights}");
     let smoothing = refused(entropy(vec![], 1.5));
     assert!(smoothing.contains("label smoothing must be from 0 to 1, not 1.5"), "{smoothing}");
-    assert!(refused(Loss::Huber { delta: 0.0 }).contains("delta must be a number above 0, not 0"));
+    assert!(refused(Loss::Huber { delta: 0.0 }).contains("delta must be a finite number above 0, not 0"));
     let other = Loss::CosineEmbedding { axis: None, margin: 0.0, other_output: Some("pair".to_string()) };
     assert!(refused(other).contains("'pair'"));
     let mut region = Region::default();

@@ -68,5 +68,5 @@ fn what_is_no_loss_is_refused() {
     let unnamed = refused(Loss::Output { labels: None }, "cost");
     assert!(unnamed.contains("--label-input") && unnamed.contains("x, wanted"), "{unnamed}");
     let matrix = refused(Loss::Output { labels: Some("wanted".to_string()) }, "logits");
-    assert!(matrix.contains("'logits' (float32[4, 3]) is no loss"), "{matrix}");
+    assert!(matrix.contains("'logits' (float32[4, 3]) is not a loss"), "{matrix}");
 }

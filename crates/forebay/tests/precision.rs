@@ -68,7 +68,7 @@ fn nodes_stay_float32_where_they_are_named() {
     assert!(some != all && some != losses(&mut digits().precision(Precision::bfloat16()).build().unwrap()));
     precision.float32 = vec!["nothing".to_string()];
     let error = digits().precision(precision).build().err().unwrap().to_string();
-    assert!(error.contains("'nothing' names no node"), "{error}");
+    assert!(error.contains("'nothing' matches no node"), "{error}");
 }
 
 /// Two products with a function between them: what is kept of it takes half as many bytes.

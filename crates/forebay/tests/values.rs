@@ -71,7 +71,7 @@ fn tensors_alone_are_what_run_takes_and_gives() {
         .structured_output("twice", FLOAT, &[Around::Sequence]);
     let mut session = session(&graph);
     let error = session.run([("x".to_string(), row(&[1.0, 2.0]))].into()).unwrap_err().to_string();
-    assert!(error.contains("output 'twice' is a sequence of 2 tensors: Session::run_values gives it"), "{error}");
+    assert!(error.contains("output 'twice' is a sequence of 2 tensors; use Session::run_values"), "{error}");
     let outputs = session.run_values(given([("x", row(&[1.0, 2.0]).into())])).unwrap();
     assert_eq!(outputs["twice"], Value::Sequence(vec![row(&[1.0, 2.0]); 2]));
 }

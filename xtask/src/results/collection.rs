@@ -73,7 +73,7 @@ impl Section {
     /// Fails with the existing records if the name is unknown.
     pub fn record(&self, name: &str) -> Result<&Record, String> {
         let known = || self.records.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-        self.records.get(name).ok_or_else(|| format!("there is no record {name}; there are: {}", known()))
+        self.records.get(name).ok_or_else(|| format!("unknown record {name}; the records are: {}", known()))
     }
 
     /// Returns a table of a record.

@@ -23,12 +23,12 @@ pub fn page(collection: &Collection) -> Result<String, String> {
             None => page += &format!("{line}\n"),
             Some(["section", name]) => {
                 let found = collection.sections.get(*name);
-                page += &section(found.ok_or_else(|| at(format!("there is no folder {name}")))?)?;
+                page += &section(found.ok_or_else(|| at(format!("the folder {name} does not exist")))?)?;
                 if !placed.insert(*name) {
-                    return Err(at(format!("the section {name} stands here for the second time")));
+                    return Err(at(format!("the section {name} appears twice")));
                 }
             }
-            Some(_) => return Err(at(format!("{line} is not {{{{section BENCH}}}}"))),
+            Some(_) => return Err(at(format!("expected {{{{section BENCH}}}}; found {line}"))),
         }
     }
     // The results of a new bench are shown before anyone has written about them.
@@ -60,12 +60,12 @@ fn section(section: &Section) -> Result<String, String> {
                 placed.insert(*record);
             }
             Some(["picture"]) => {
-                let picture = section.picture.as_ref().ok_or_else(|| at("there is no picture.json".to_owned()))?;
+                let picture = section.picture.as_ref().ok_or_else(|| at("picture.json is missing".to_owned()))?;
                 page += &format!("![{}]({})\n", picture.title, picture.link());
             }
             Some(_) => {
                 let known = "{{about RECORD}}, {{table RECORD TABLE}} or {{picture}}";
-                return Err(at(format!("{line} is not {known}")));
+                return Err(at(format!("expected {known}; found {line}")));
             }
         }
     }

@@ -94,7 +94,7 @@ impl Picture {
             .span
             .unwrap_or_else(|| [places().fold(f64::INFINITY, f64::min), places().fold(f64::NEG_INFINITY, f64::max)]);
         if self.marks <= 0.0 || span[0] >= span[1] {
-            return Err("marks: the distance of marks and the length of the axis have to be above 0".to_owned());
+            return Err("marks: the distance between marks and the length of the axis must be above 0".to_owned());
         }
         let marks = (0..).map(|mark| (span[0] / self.marks).ceil() * self.marks + f64::from(mark) * self.marks);
         let marks = marks.take_while(|&mark| mark <= span[1]).collect();

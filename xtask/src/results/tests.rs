@@ -96,14 +96,18 @@ fn errors_name_the_file_and_the_field() {
         (
             "curve/section.md",
             SECTION.replace("about first", "about third"),
-            "section.md:3: there is no record third; there are: first",
+            "section.md:3: unknown record third; the records are: first",
         ),
         (
             "curve/section.md",
             SECTION.replace("first steps", "first step"),
             "section.md:7: record first has no table step; it has: steps",
         ),
-        ("curve/section.md", SECTION.replace("picture", "pictures"), "section.md:9: {{pictures}} is not {{about"),
+        (
+            "curve/section.md",
+            SECTION.replace("picture", "pictures"),
+            "section.md:9: expected {{about RECORD}}, {{table RECORD TABLE}} or {{picture}}; found {{pictures}}",
+        ),
         (
             "curve/picture.json",
             PICTURE.replace("\"ratio\"", "\"ratios\""),
@@ -117,12 +121,8 @@ fn errors_name_the_file_and_the_field() {
         ),
         ("curve/notes.txt", String::new(), "notes.txt: only section.md"),
         ("empty/section.md", String::new(), "empty: the folder has no record"),
-        ("index.md", "{{section curves}}".to_owned(), "index.md:1: there is no folder curves"),
-        (
-            "index.md",
-            "{{section curve}}\n{{section curve}}".to_owned(),
-            "index.md:2: the section curve stands here for the second",
-        ),
+        ("index.md", "{{section curves}}".to_owned(), "index.md:1: the folder curves does not exist"),
+        ("index.md", "{{section curve}}\n{{section curve}}".to_owned(), "index.md:2: the section curve appears twice"),
     ] {
         let folder = folder();
         put(folder.path(), path, &text);

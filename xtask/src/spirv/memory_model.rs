@@ -95,7 +95,7 @@ struct Semantics<'a> {
 impl Semantics<'_> {
     /// Returns the number of the constant that replaces another one.
     fn of(&mut self, semantics: u32) -> Result<u32, String> {
-        let &(data_type, value) = self.constants.get(&semantics).ok_or("a barrier's semantics are no constant")?;
+        let &(data_type, value) = self.constants.get(&semantics).ok_or("a barrier's semantics are not a constant")?;
         let bound = &mut *self.bound;
         let added = self.added.entry(semantics).or_insert_with(|| {
             *bound += 1;

@@ -108,8 +108,8 @@ pub fn header() -> String {
         ("REDUCE", "How a reduction combines elements (`ReduceOp`).", ReduceOp::OPCODES),
         ("POOL", "How pooling combines a window (`PoolOp`).", PoolOp::OPCODES),
         ("PAD", "How padding is filled (`PadMode`).", PadMode::OPCODES),
-        ("SCATTER", "What becomes of elements that have updates (`ScatterOp`).", ScatterOp::OPCODES),
-        ("SCAN", "How a scan goes on (`ScanOp`).", ScanOp::OPCODES),
+        ("SCATTER", "How elements are combined with their updates (`ScatterOp`).", ScatterOp::OPCODES),
+        ("SCAN", "How a scan continues (`ScanOp`).", ScanOp::OPCODES),
         ("KIND", "What elements of a type are (`ElementKind`).", ElementKind::OPCODES),
     ];
     let mut text =

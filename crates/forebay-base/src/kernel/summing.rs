@@ -152,7 +152,7 @@ impl Summing {
 pub fn check_group_size(channels: u64, group_size: u64) -> Result<(), String> {
     match group_size > 0 && channels.is_multiple_of(group_size) {
         true => Ok(()),
-        false => Err(format!("{channels} channels do not divide into groups of {group_size}")),
+        false => Err(format!("{channels} channels cannot be divided into groups of {group_size}")),
     }
 }
 

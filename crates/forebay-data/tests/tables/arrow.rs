@@ -133,7 +133,7 @@ fn a_folder_of_files_is_one_set_and_missing_values_are_named() {
     std::fs::copy(testdata("words.arrows"), parent.path().join("train/data-00000-of-00001.arrow")).unwrap();
     let above = error(parent.path(), &requirements(vec![input("wide", DataType::Float32, &[3, 8, 8])]));
     assert!(
-        above.contains("tables in 1 of its sub-folders: give one of them, such as") && above.contains("train"),
+        above.contains("tables in 1 of its sub-folders; use one of them, such as") && above.contains("train"),
         "{above}"
     );
     assert!(found.contains("z.arrows: it has the columns wide (int64), label (bytes)"), "{found}");
@@ -163,24 +163,24 @@ fn what_is_missing_is_named() {
     let one = |name: &str, shape: &[u64]| requirements(vec![input(name, DataType::Float32, shape)]);
     let file = testdata("numbers_file.arrow");
     let found = error(&file, &one("z", &[2]));
-    assert!(found.contains("no column z") && found.contains("nested (float32, a list)"), "{found}");
-    assert!(found.contains("when (of another kind)") && found.contains("view (bytes)"), "{found}");
+    assert!(found.contains("no column named z") && found.contains("nested (float32, a list)"), "{found}");
+    assert!(found.contains("when (of an unsupported type)") && found.contains("view (bytes)"), "{found}");
     assert!(error(&file, &one("x", &[5])).contains("expected 5 numbers in each row"));
     assert!(error(&file, &one("ragged", &[2])).contains("expected 2 numbers in each row"));
     let found = error(&testdata("text.arrow"), &one("x", &[1]));
     assert!(
-        found.contains("no column of labels (y, labels, label); a column of text alone is read with a tokenizer"),
+        found.contains("no column of labels (y, labels, label); a column of text alone requires a tokenizer"),
         "{found}"
     );
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.feather");
     for (bytes, wanted) in [
-        (&b"FEA1 and more"[..], "version 1 of Feather"),
+        (&b"FEA1 and more"[..], "Feather version 1"),
         (&b"PK\x03\x04 and more of it"[..], "not an Arrow file"),
         (&b"AR"[..], "it has 2 bytes"),
         (&b""[..], "it has 0 bytes"),
         (&b"ARROW1\0\0"[..], "truncated"),
-        (&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0][..], "it ends where its schema would be"),
+        (&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0][..], "it ends where its schema should be"),
     ] {
         std::fs::write(&path, bytes).unwrap();
         let found = error(&path, &one("x", &[1]));
@@ -203,7 +203,7 @@ fn truncated_files_are_refused_with_the_byte() {
                 Ok(set) => assert!(is_stream && [128, 256, 300].contains(&set.sample_count()), "{name}: {length}"),
                 Err(error) => {
                     let error = error.to_string();
-                    assert!(error.contains("cut.arrow, at byte ") || error.contains("there are no rows"), "{error}");
+                    assert!(error.contains("cut.arrow, at byte ") || error.contains("it has no rows"), "{error}");
                 }
             }
         }

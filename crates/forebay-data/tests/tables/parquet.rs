@@ -61,7 +61,7 @@ fn a_table_of_numbers_is_one_input_and_words_are_classes() {
     assert_eq!(batch.inputs["features"], Tensor::from_f32(&[2, 3], &features));
     assert_eq!(batch.labels, Tensor::from_i64(&[2], &[7, 2].map(|row| expected("word")[row] as i64)));
     let found = set.description().unwrap().tensors;
-    assert_eq!(found, ["a, b, c: int8[]", "label: 3 classes in words: cat, dog, eel"]);
+    assert_eq!(found, ["a, b, c: int8[]", "label: 3 named classes (cat, dog, eel)"]);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn images_in_columns_are_decoded() {
 fn what_is_missing_or_damaged_is_named() {
     let one = |name: &str, shape: &[u64]| requirements(vec![input(name, DataType::Float32, shape)]);
     let found = error("numbers_plain.parquet", &one("z", &[2]));
-    assert!(found.contains("no column z") && found.contains("x.list.element (float32, a list)"), "{found}");
+    assert!(found.contains("no column named z") && found.contains("x.list.element (float32, a list)"), "{found}");
     assert!(error("numbers_plain.parquet", &one("x", &[5])).contains("expected 5 numbers in each row"));
     assert!(error("numbers_plain.parquet", &one("ragged", &[2])).contains("row 0: it has no value"));
     let found = error("numbers_plain.parquet", &one("gaps", &[]));
@@ -145,5 +145,5 @@ fn a_column_of_text_has_the_tokens_of_its_lines() {
     let mut other = reading.clone();
     other.text.key = Some("body".to_string());
     let error = open_with(testdata("text.parquet").to_str().unwrap(), &wanted, &other).err().unwrap().to_string();
-    assert!(error.contains("no column body of text") && error.contains("text (bytes)"), "{error}");
+    assert!(error.contains("no text column named body") && error.contains("text (bytes)"), "{error}");
 }

@@ -104,7 +104,7 @@ impl DiskFiles {
             (None, Some(DiskFile::Spill(file))) => {
                 Ok(Some(DiskCopy { way: DiskWay::ToSpill(file.clone()), on_disk: to, in_memory: from }))
             }
-            (None, Some(DiskFile::ReadOnly(_))) => lost("writes what is only read"),
+            (None, Some(DiskFile::ReadOnly(_))) => lost("writes to a read-only file"),
             (Some(_), Some(_)) => lost("goes from disk to disk"),
         }
     }
@@ -113,7 +113,7 @@ impl DiskFiles {
         let file = self.files.get(&region.memory);
         match file.map(DiskFile::size_bytes).filter(|&size_bytes| region.range.end > size_bytes) {
             Some(size_bytes) => {
-                Err(DeviceError::Lost { reason: format!("{region} leaves its file of {size_bytes} bytes") })
+                Err(DeviceError::Lost { reason: format!("{region} exceeds its file of {size_bytes} bytes") })
             }
             None => Ok(file),
         }
@@ -122,7 +122,7 @@ impl DiskFiles {
     /// Returns the reason why a memory that is none of the others has no address.
     pub fn why_no_address(&self, id: MemoryId) -> DeviceError {
         let what = match self.files.contains_key(&id) {
-            true => "is on a disk, which only copies reach",
+            true => "is on a disk, which only copies can access",
             false => "does not exist",
         };
         DeviceError::Lost { reason: format!("{id} {what}") }

@@ -24,7 +24,7 @@ pub(super) fn start(
     let start = Instant::now();
     let lost = |reason: String| DeviceError::Lost { reason };
     let Some(communicator) = shared.communicator.get() else {
-        return finish.fail(lost(format!("exchange {} has no other processes", exchange.number)));
+        return finish.fail(lost(format!("exchange {} has no other processes to exchange with", exchange.number)));
     };
     let (rank, size) = (communicator.rank(), communicator.size());
     if exchange.sends.len() != size {

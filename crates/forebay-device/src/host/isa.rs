@@ -45,7 +45,7 @@ fn chosen(value: Option<&str>, widest: InstructionSet) -> Result<InstructionSet,
     match NAMES.iter().find(|(name, _)| *name == value) {
         Some(&(_, set)) if set <= widest => Ok(set),
         Some(_) => Err(format!("{VARIABLE}={value}: this processor does not have these instructions (it has {here})")),
-        None => Err(format!("{VARIABLE}={value} names no instructions; here there are {here}")),
+        None => Err(format!("{VARIABLE}={value} is not an instruction set; this processor has {here}")),
     }
 }
 

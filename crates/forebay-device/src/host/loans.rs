@@ -71,12 +71,12 @@ impl Loans {
     pub fn resolve(&self, region: Region, write: bool) -> Option<Result<Address, DeviceError>> {
         let place = self.places.get(&region.memory)?;
         let refused = |what: &str| Some(Err(DeviceError::Lost { reason: format!("{region} {what}") }));
-        let Some(lent) = &place.lent else { return refused("has nothing lent behind it") };
+        let Some(lent) = &place.lent else { return refused("has no lent memory behind it") };
         if region.range.end > place.size_bytes {
-            return refused("leaves what was lent");
+            return refused("exceeds what was lent");
         }
         if write && !lent.may_be_written {
-            return refused("was lent to be read, and would be written");
+            return refused("was lent only for reading, but would be written");
         }
         // SAFETY: the offset lies inside the lent bytes, which the loan keeps in place: it owns the vector, which it does not touch, or a
         // share of the owner, which may give them to readers for as long as it is shared.

@@ -65,8 +65,8 @@ fn out_of_memory(what: &'static str, requested_bytes: u64, reason: impl ToString
 pub fn check_available(what: &'static str, requested_bytes: u64, purpose: Use) -> Result<(), DeviceError> {
     forebay_limits::check(requested_bytes, purpose).map_err(|shortage| {
         let way_out =
-            "take less with --device-memory or --host-memory, move what exceeds both to disk with --spill-dir, or \
-                       raise the limit";
+            "lower --device-memory or --host-memory, move what exceeds both to disk with --spill-dir, or raise the \
+             limit";
         out_of_memory(what, requested_bytes, format!("{shortage} ({way_out})"))
     })
 }
@@ -93,7 +93,8 @@ impl Memories {
 
     fn new_file(&mut self, what: &'static str, size_bytes: u64) -> Result<MemoryFile, DeviceError> {
         if self.usage.heap_bytes.saturating_add(size_bytes) > self.heap_cap_bytes {
-            let reason = format!("the device has {} bytes, {} are taken", self.heap_cap_bytes, self.usage.heap_bytes);
+            let reason =
+                format!("the device has {} bytes, of which {} are in use", self.heap_cap_bytes, self.usage.heap_bytes);
             return Err(out_of_memory(what, size_bytes, reason));
         }
         check_available(what, size_bytes, Use::Memory)?;
@@ -216,11 +217,11 @@ impl Memories {
             && heap_offset_bytes.checked_add(length).is_some_and(|end| end <= source.size_bytes);
         if !whole_tiles || !inside || length == 0 {
             return Err(misuse(format!(
-                "mapping {region} from {heap} at {heap_offset_bytes} is not whole tiles inside both"
+                "mapping {region} from {heap} at {heap_offset_bytes} does not cover whole tiles inside both"
             )));
         }
         if memory.mapped.touches(region.range) {
-            return Err(misuse(format!("tiles of {region} are mapped already")));
+            return Err(misuse(format!("tiles of {region} are already mapped")));
         }
         memory
             .range
@@ -235,7 +236,7 @@ impl Memories {
         let memory = memory.ok_or_else(|| misuse(format!("{region} is not in a reservation")))?;
         let (start, end) = (region.range.start, region.range.end);
         if start % self.tile_bytes != 0 || end % self.tile_bytes != 0 || end > memory.size_bytes || start == end {
-            return Err(misuse(format!("unmapping {region} is not whole tiles of it")));
+            return Err(misuse(format!("unmapping {region} does not cover whole tiles")));
         }
         memory.range.unmap(start, end - start).map_err(|error| out_of_memory("a mapping", end - start, error))?;
         memory.mapped.unmap(region.range);
@@ -257,7 +258,7 @@ impl Memories {
         let memory = memory.ok_or_else(|| self.disk_files.why_no_address(region.memory))?;
         let range = region.range;
         if range.end > memory.size_bytes {
-            return Err(misuse(format!("{region} leaves its memory of {} bytes", memory.size_bytes)));
+            return Err(misuse(format!("{region} exceeds its memory of {} bytes", memory.size_bytes)));
         }
         if memory.kind == Kind::Reservation
             && let Some(byte) = memory.mapped.hole(range)
@@ -274,7 +275,7 @@ impl Memories {
     /// If the region is not inside such a memory.
     pub fn resolve_host(&self, region: Region, unified: bool) -> Address {
         let memory = self.memories.get(&region.memory);
-        let memory = memory.unwrap_or_else(|| panic!("{} is no memory of the host's", region.memory));
+        let memory = memory.unwrap_or_else(|| panic!("{} is not in host memory", region.memory));
         assert!(unified || memory.kind == Kind::HostBlock, "{} is not a host block", region.memory);
         self.resolve(region).unwrap_or_else(|error| panic!("{error}"))
     }
@@ -311,7 +312,7 @@ impl Memories {
             out_of_memory(
                 what,
                 bytes,
-                format!("host memory is capped at {} bytes, {taken} are taken", self.host_cap_bytes),
+                format!("host memory is limited to {} bytes, of which {taken} are in use", self.host_cap_bytes),
             )
         })?;
         self.usage.host_peak_bytes = self.usage.host_peak_bytes.max(self.usage.host_bytes);

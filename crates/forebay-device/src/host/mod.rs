@@ -150,20 +150,20 @@ impl HostDevice {
         let tile_size_bytes = options.tile_size_bytes;
         let heap_size_max_bytes = whole_tiles(tile_size_bytes, options.heap_bytes_max, page_bytes())?;
         let threads = threads_of(options.threads);
-        check_available("the stacks of threads", (STACK_SIZE_BYTES * threads) as u64, Use::Addresses)?;
+        check_available("thread stacks", (STACK_SIZE_BYTES * threads) as u64, Use::Addresses)?;
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
             .stack_size(STACK_SIZE_BYTES)
             .thread_name(|index| format!("host device {index}"))
             .build()
             .map_err(|error| {
-                let error = std::io::Error::other(format!("{error} (fewer may do: --threads)"));
+                let error = std::io::Error::other(format!("{error} (use fewer threads with --threads)"));
                 system(format!("{threads} threads"), error)
             })?;
         let total = forebay_limits::total();
         let limited_by =
             total.as_ref().and_then(|total| total.source.as_ref()).filter(|_| options.memory_bytes.is_none());
-        let limited_by = limited_by.map(|source| format!(", memory of {source}")).unwrap_or_default();
+        let limited_by = limited_by.map(|source| format!(", memory limited by {source}")).unwrap_or_default();
         let memory_bytes = options.memory_bytes.or(total.map(|total| total.bytes)).unwrap_or(u64::MAX);
         let limits = Limits {
             name: format!("host ({threads} thread{}{limited_by})", if threads == 1 { "" } else { "s" }),
@@ -222,7 +222,7 @@ fn work(memories: &Memories, command: &Command) -> Result<Option<Work>, DeviceEr
         }
         Command::Copy { from, to, .. } => {
             if from.range.len() != to.range.len() || from.overlaps(*to) {
-                return Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} cannot be") });
+                return Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} is invalid") });
             }
             if let Some(DiskCopy { way, on_disk, in_memory }) = memories.disk_files.copy(*from, *to)? {
                 let address = match way.is_to_disk() {
@@ -439,7 +439,7 @@ impl Device for HostDevice {
 
     fn join(&self, communicator: Arc<dyn Communicator>) -> Result<(), DeviceError> {
         let lost =
-            |_| DeviceError::Setting { reason: "the device belongs to a run of several processes already".to_string() };
+            |_| DeviceError::Setting { reason: "the device already belongs to a run of several processes".to_string() };
         self.shared.communicator.set(communicator).map_err(lost)
     }
 

@@ -32,13 +32,13 @@ impl SpillFile {
     pub fn new(folder: &Path, size_bytes: u64) -> Result<SpillFile, DeviceError> {
         let size_bytes = size_bytes.max(1).checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX);
         let failed = |action, error| failure(folder, action, size_bytes, &error);
-        let file = unnamed(folder).map_err(|error| failed("make", error))?;
+        let file = unnamed(folder).map_err(|error| failed("create", error))?;
         if size_bytes > sys::file_size_max_bytes() {
             return Err(failed("reserve", io::Error::from_raw_os_error(libc::EFBIG)));
         }
         // Checked first because reserving takes all available space before it fails, and others share the disk.
         if let Some(available) = sys::available_disk_bytes(&file).filter(|&available| size_bytes > available) {
-            let reason = format!("its file system has {available} bytes available");
+            let reason = format!("its file system has only {available} bytes available");
             return Err(DeviceError::Spill { folder: folder.to_owned(), action: "reserve", bytes: size_bytes, reason });
         }
         sys::reserve(&file, size_bytes).map_err(|error| failed("reserve", error))?;

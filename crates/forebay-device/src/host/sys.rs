@@ -29,7 +29,7 @@ impl MemoryFile {
         let limit = file_size_max_bytes();
         if size_bytes > limit {
             let reason =
-                format!("heaps are files, and this process may make files of at most {limit} bytes (ulimit -f)");
+                format!("heaps are files, and this process may create files of at most {limit} bytes (ulimit -f)");
             return Err(io::Error::other(reason));
         }
         // SAFETY: the name is a valid C string; the call has no other requirement.

@@ -152,10 +152,10 @@ impl fmt::Display for EvictionError {
         match self {
             EvictionError::TooLarge { needed_bytes, capacity_bytes } => write!(
                 f,
-                "one operation uses {needed_bytes} bytes of managed memory at once, and {capacity_bytes} may be on the \
-                 device: split it, or raise the device budget"
+                "one operation uses {needed_bytes} bytes of managed memory at once, but only {capacity_bytes} may be on \
+                 the device: split it, or raise the device budget"
             ),
-            EvictionError::UnknownUnit { unit } => write!(f, "managed memory has no unit {unit}: it was removed"),
+            EvictionError::UnknownUnit { unit } => write!(f, "managed memory has no unit {unit}; it was removed"),
         }
     }
 }

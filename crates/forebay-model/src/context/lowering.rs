@@ -51,7 +51,7 @@ impl Lowering<'_> {
     /// Fails if the output is omitted or its type cannot be on a device.
     pub fn output(&mut self, view: &NodeView, i: usize) -> Result<Operand, ModelError> {
         let value = view.node.outputs.get(i).copied().flatten();
-        let value = value.ok_or_else(|| view.error(format!("output {i} is left out")))?;
+        let value = value.ok_or_else(|| view.error(format!("output {i} is omitted")))?;
         self.write(value).map_err(|reason| view.error(reason))
     }
 
@@ -62,12 +62,12 @@ impl Lowering<'_> {
     /// Fails if the part does not fit or is misaligned, or if `of` is not packed.
     pub fn view(&mut self, view: &NodeView, i: usize, of: &Operand, offset_bytes: u64) -> Result<(), ModelError> {
         let value = view.node.outputs.get(i).copied().flatten();
-        let value = value.ok_or_else(|| view.error(format!("output {i} is left out")))?;
+        let value = value.ok_or_else(|| view.error(format!("output {i} is omitted")))?;
         let desc = self.describe(value).map_err(|reason| view.error(reason))?;
         let end = offset_bytes.checked_add(desc.total_size_bytes());
         let fits = end.is_some_and(|end| end <= of.desc.total_size_bytes());
         if !of.desc.is_packed() || !fits || !Self::can_view(offset_bytes) {
-            return Err(view.error(format!("{desc} at byte {offset_bytes} is no view of {}", of.desc)));
+            return Err(view.error(format!("{desc} at byte {offset_bytes} is not a view of {}", of.desc)));
         }
         let part = Operand { buffer: of.buffer, offset_bytes: of.offset_bytes + offset_bytes, desc };
         if self.locations.contains_key(&value) {
@@ -124,7 +124,7 @@ impl Lowering<'_> {
     pub(crate) fn describe(&self, value: ValueId) -> Result<TensorDesc, String> {
         let name = &self.graph.value(value).name;
         let ty = self.graph.ty(value).ok_or_else(|| format!("the type of '{name}' is not known"))?;
-        describe(ty).map_err(|reason| format!("'{name}' ({ty}) cannot live on a device: {reason}"))
+        describe(ty).map_err(|reason| format!("'{name}' ({ty}) cannot be stored on a device: {reason}"))
     }
 
     /// Returns the operand of a value to read: it was computed before, or it is an initializer seen for the first time.

@@ -111,7 +111,9 @@ impl<'a> NodeView<'a> {
         let contents = contents.ok_or_else(|| self.unknown(i, value))?;
         if contents.size_bytes() > CONSTANT_BYTES_MAX {
             let (bytes, most) = (contents.size_bytes(), CONSTANT_BYTES_MAX);
-            return Err(self.error(format!("input {i} has {bytes} bytes, and shapes may depend on {most}")));
+            return Err(
+                self.error(format!("input {i} has {bytes} bytes, but shapes may depend on at most {most} bytes"))
+            );
         }
         contents.to_tensor()
     }
@@ -122,7 +124,9 @@ impl<'a> NodeView<'a> {
     /// Fails if it is not constant (the shape of the result would depend on data) or does not contain integers.
     pub fn constant_ints(&self, i: usize) -> Result<Vec<i64>, ModelError> {
         let tensor = self.needed(i)?;
-        tensor.to_i64().ok_or_else(|| self.error(format!("input {i} must hold integers, not {}", tensor.data_type())))
+        tensor
+            .to_i64()
+            .ok_or_else(|| self.error(format!("input {i} must contain integers, not {}", tensor.data_type())))
     }
 
     /// Returns an attribute.

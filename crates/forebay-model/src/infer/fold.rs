@@ -111,7 +111,7 @@ fn later(
         true => {
             let TensorType { data_type, shape } = contents.ty();
             let zeros = Tensor::new(*data_type, shape, vec![0; contents.size_bytes() as usize]);
-            zeros.ok_or_else(|| view.error(format!("an input {} is too large", contents.ty())))
+            zeros.ok_or_else(|| view.error(format!("an input is too large: {}", contents.ty())))
         }
         false => contents.to_tensor(),
     };
@@ -173,7 +173,7 @@ impl Compute for Folded {
             view.node.inputs.iter().map(|input| input.and_then(|value| self.graph.initializers.get(&value))).collect();
         let tensors = evaluated(&view, &self.types, self.evaluate, &tensors(&inputs)?)?;
         let tensor = tensors.and_then(|tensors| tensors.into_iter().nth(self.output));
-        tensor.ok_or_else(|| view.error("its constant inputs hold values that it cannot be computed from"))
+        tensor.ok_or_else(|| view.error("it cannot be computed from the values of its constant inputs"))
     }
 }
 

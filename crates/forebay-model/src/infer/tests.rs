@@ -205,5 +205,5 @@ fn a_loop_whose_condition_counts_is_written_out() {
     }
     let (mut endless, _) = counting(i64::MAX);
     let message = infer(&mut endless, None).unwrap_err().to_string();
-    assert!(message.contains("a Loop") && message.contains("depends on what it computes"), "{message}");
+    assert!(message.contains("a Loop") && message.contains("depends on what the loop computes"), "{message}");
 }

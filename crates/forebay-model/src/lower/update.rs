@@ -91,7 +91,7 @@ impl Lowering<'_> {
             let state = self.read(update.state).map_err(error)?;
             let value = self.read(update.value).map_err(error)?;
             if state.desc != value.desc {
-                return Err(error(format!("it holds {}, the new value is {}", state.desc, value.desc)));
+                return Err(error(format!("the old value is {}, but the new value is {}", state.desc, value.desc)));
             }
             copies.push((name, state, value));
         }

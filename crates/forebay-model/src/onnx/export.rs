@@ -122,7 +122,8 @@ fn parts(model: &Model, new: &BTreeMap<String, TensorType>) -> Result<Vec<Part>,
     parts.push(encoded(&model_tail(&model.proto)));
     let size_bytes = size_bytes(&parts);
     if size_bytes > MESSAGE_BYTES_MAX {
-        let reason = format!("the model takes {size_bytes} bytes, an ONNX file holds at most {MESSAGE_BYTES_MAX}");
+        let reason =
+            format!("the model takes {size_bytes} bytes, but an ONNX file can have at most {MESSAGE_BYTES_MAX}");
         return Err(ModelError::Request { reason });
     }
     Ok(parts)
@@ -277,10 +278,10 @@ fn take_head(node: &mut NodeProto) -> NodeProto {
 fn check(model: &Model, new: &BTreeMap<String, TensorType>) -> Result<(), ModelError> {
     for (name, new) in new {
         let old = model.contents.get(name).ok_or_else(|| ModelError::Request {
-            reason: format!("the model has no initializer or constant '{name}' to replace"),
+            reason: format!("the model has no initializer or constant named '{name}' to replace"),
         })?;
         if old.ty() != new {
-            let reason = format!("'{name}' is {}, and cannot be replaced by {new}", old.ty());
+            let reason = format!("'{name}' is {} and cannot be replaced by {new}", old.ty());
             return Err(ModelError::Request { reason });
         }
     }

@@ -64,7 +64,7 @@ impl Folder {
             return Ok(resolved);
         }
         let reason = format!(
-            "{what} lies in '{location}', which leads to {}, outside the model's folder {} (copy the file into that folder)",
+            "{what} is stored in '{location}', which leads to {}, outside the model's folder {}; copy the file into that folder",
             resolved.display(),
             self.base.display()
         );
@@ -78,7 +78,7 @@ impl Folder {
         }
         let metadata = std::fs::metadata(path).map_err(|error| file_error(path, &error))?;
         if !metadata.is_file() {
-            let reason = "external data lies there, but it is no regular file".to_string();
+            let reason = "cannot read external data: not a regular file".to_string();
             return Err(ModelError::File { path: path.display().to_string(), reason });
         }
         let file = Arc::new(SourceFile::closed(path, &metadata, self.open_count.clone()));
@@ -100,9 +100,10 @@ pub(super) fn locate(
         Some(text) => text
             .parse::<u64>()
             .map(Some)
-            .map_err(|_| malformed(format!("{what}: external {key} '{text}' is no number"))),
+            .map_err(|_| malformed(format!("{what}: external {key} '{text}' is not a number"))),
     };
-    let location = entry("location").ok_or_else(|| malformed(format!("{what} names no external data file")))?;
+    let location =
+        entry("location").ok_or_else(|| malformed(format!("{what} does not name its external data file")))?;
     let offset_bytes = number("offset")?.unwrap_or(0);
     let length_bytes = number("length")?.unwrap_or(size_bytes);
     if length_bytes != size_bytes {
@@ -115,7 +116,7 @@ pub(super) fn locate(
         Some(end) => Ok(FileRange { file, bytes: offset_bytes..end }),
         None => {
             let reason = format!(
-                "{what} lies at bytes {offset_bytes} to {offset_bytes} + {length_bytes} of a file that has {} bytes",
+                "{what} is stored at bytes {offset_bytes} to {offset_bytes} + {length_bytes}, but the file has {} bytes",
                 file.size_bytes()
             );
             Err(ModelError::File { path: path.display().to_string(), reason })
@@ -132,14 +133,14 @@ fn external_path<'a>(
     let mut components = Path::new(location).components();
     let inside = components.all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     if location.is_empty() || !inside {
-        let reason = format!("{what} lies in the file '{location}', outside the model's directory");
+        let reason = format!("{what} is stored in the file '{location}', outside the model's directory");
         return Err(malformed(reason));
     }
     match folder {
         Some(folder) => Ok((folder.resolve(what, location)?, folder)),
         None => Err(ModelError::Request {
             reason: format!(
-                "{what} lies in the file '{location}': say in which directory, or read the model from its file"
+                "{what} is stored in the file '{location}'; specify its directory or read the model from its file"
             ),
         }),
     }

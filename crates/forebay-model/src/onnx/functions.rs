@@ -77,7 +77,7 @@ impl Functions {
         }
         if node.input.len() > function.input.len() || node.output.len() > function.output.len() {
             return Err(malformed(format!(
-                "node '{}' gives {} inputs and {} outputs to the function '{}', which has {} and {}",
+                "node '{}' has {} inputs and {} outputs, but the function '{}' has {} and {}",
                 label(node),
                 node.input.len(),
                 node.output.len(),
@@ -94,7 +94,7 @@ impl Functions {
                 None => nodes.push(BodyNode { proto, versions: versions.clone() }),
             }
             if nodes.len() > NODES_MAX {
-                return Err(malformed(format!("the functions of the model are more than {NODES_MAX} nodes")));
+                return Err(malformed(format!("the functions of the model expand to more than {NODES_MAX} nodes")));
             }
         }
         Ok(())

@@ -40,7 +40,7 @@ impl Model {
             return refuse("a head needs at least one class".to_string());
         }
         if self.adaptation.is_some() {
-            return refuse("replace the head before the model gets adapters".to_string());
+            return refuse("the head must be replaced before the model gets adapters".to_string());
         }
         let layers: Vec<Layer> = (0..graph.nodes.len()).filter_map(|node| layer(graph, node)).collect();
         let is_named = |layer: &&Layer| {
@@ -52,9 +52,13 @@ impl Model {
             let last = layers.iter().rev().take(NAMED_MAX);
             let names = last.map(|layer| format!("'{}'", graph.nodes[layer.node].label(graph)));
             let names = names.collect::<Vec<_>>().join(", ");
-            let known = if names.is_empty() { "it has none".to_string() } else { format!("from the last on: {names}") };
+            let known = if names.is_empty() {
+                "it has no such layer".to_string()
+            } else {
+                format!("such layers, from last to first: {names}")
+            };
             return refuse(format!(
-                "the model has no layer '{name}' with weights of its own (MatMul, Gemm, Conv, ConvTranspose without groups; {known})"
+                "the model has no layer '{name}' with its own weights (MatMul, Gemm, Conv, ConvTranspose without groups); {known}"
             ));
         };
         let old = graph.initializers[&layer.weight].shape()[layer.axis];
@@ -82,7 +86,7 @@ impl Model {
         let name = self.graph.value(id).name.clone();
         let protos = self.proto.graph.as_mut().map(|graph| &mut graph.initializer).into_iter().flatten();
         let Some(proto) = protos.into_iter().find(|proto| proto.name() == name) else {
-            return refuse(format!("'{name}' is no initializer of the model"));
+            return refuse(format!("'{name}' is not an initializer of the model"));
         };
         tensor::describe(proto, &tensor.ty());
         if let Some(ty) = &mut self.graph.value_mut(id).ty {

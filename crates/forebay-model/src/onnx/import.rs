@@ -29,10 +29,13 @@ pub(super) fn model(
     folder: Option<&Folder>,
 ) -> Result<Model, ModelError> {
     if proto.graph.is_none() {
-        return Err(malformed("it holds no graph"));
+        return Err(malformed("it contains no graph"));
     }
     if proto.ir_version() < OLDEST_IR_VERSION {
-        let reason = format!("IR version {} is older than {OLDEST_IR_VERSION}", proto.ir_version());
+        let reason = format!(
+            "IR version {} is too old; the oldest supported version is {OLDEST_IR_VERSION}",
+            proto.ir_version()
+        );
         return Err(malformed(reason));
     }
     sharing::share_again(&mut proto, &mut left_out, folder);
@@ -43,7 +46,7 @@ pub(super) fn model(
     altered.dedup();
     let versions = Rc::new(versions(&proto.opset_import)?);
     let functions = Functions::of(&proto)?;
-    let Some(graph_proto) = &mut proto.graph else { return Err(malformed("it holds no graph")) };
+    let Some(graph_proto) = &mut proto.graph else { return Err(malformed("it contains no graph")) };
     let source = Source { folder, left_out: &left_out, functions: &functions };
     let mut reader = Reader::new(&source, versions, None, Some(Vec::new()));
     reader.graph.name = graph_proto.name().to_string();
@@ -135,7 +138,7 @@ impl<'a> Reader<'a> {
             reader.inputs(proto)?;
             reader.nodes(proto)?;
             for output in &proto.output {
-                let undefined = || malformed(format!("no node computes the output '{}' of a graph", output.name()));
+                let undefined = || malformed(format!("no node computes the output '{}' of a subgraph", output.name()));
                 let id = reader.find(output.name()).ok_or_else(undefined)?;
                 let declared = declared_type(output)?;
                 let value = reader.graph.value_mut(id);
@@ -153,7 +156,7 @@ impl<'a> Reader<'a> {
             }));
         };
         for name in captured {
-            let undefined = || malformed(format!("a graph uses the value '{name}', which nothing defines"));
+            let undefined = || malformed(format!("a subgraph uses the value '{name}', which is not defined"));
             capture(self.find(&name).ok_or_else(undefined)?);
         }
         // The subgraph's weights and constants become values of this graph, so that they exist once however often the subgraph runs.
@@ -197,7 +200,7 @@ impl<'a> Reader<'a> {
     fn initializers(&mut self, proto: &mut GraphProto) -> Result<(), ModelError> {
         if let Some(sparse) = proto.sparse_initializer.first() {
             let name = sparse.values.as_ref().map(|values| values.name()).unwrap_or_default();
-            return Err(malformed(format!("the initializer '{name}' is sparse, which Forebay does not have")));
+            return Err(malformed(format!("the initializer '{name}' is sparse, which is not supported")));
         }
         for (i, initializer) in proto.initializer.iter_mut().enumerate() {
             let data = self.source.left_out.initializers.get(&i);
@@ -309,7 +312,7 @@ impl<'a> Reader<'a> {
         }
         let order = order::topological(&producers).map_err(|node| {
             let label = nodes[node].as_ref().map(|node| node.label(&self.graph)).unwrap_or_default();
-            malformed(format!("the nodes depend on each other in a circle, at or before '{label}'"))
+            malformed(format!("the nodes form a cycle at or before '{label}'"))
         })?;
         self.graph.nodes = order.into_iter().filter_map(|i| nodes[i].take()).collect();
         Ok(())
@@ -330,7 +333,7 @@ impl<'a> Reader<'a> {
                 inputs.push(None);
                 continue;
             }
-            let undefined = || malformed(format!("node '{name}' uses the value '{input}', which nothing defines"));
+            let undefined = || malformed(format!("node '{name}' uses the value '{input}', which is not defined"));
             inputs.push(Some(self.find(input).ok_or_else(undefined)?));
         }
         let domain = if proto.domain() == "ai.onnx" { "" } else { proto.domain() };
@@ -480,11 +483,11 @@ fn attribute_type(proto: &AttributeProto) -> AttributeType {
 /// Returns the declared structure of an input or output that is not a tensor.
 fn declared_structure(info: &ValueInfoProto) -> Result<Option<Structure>, ModelError> {
     let what = format!("'{}'", info.name());
-    let refused = |kind: &str| malformed(format!("{what} is {kind}, which Forebay does not have"));
+    let refused = |kind: &str| malformed(format!("{what} is {kind}, which is not supported"));
     let inner = |ty: &Option<Box<TypeProto>>| ty.as_ref().and_then(|ty| ty.value.clone());
     let sequence = |inside: Option<TypeValue>| match inside {
         Some(TypeValue::TensorType(ty)) => tensor::data_type(ty.elem_type(), &what),
-        _ => Err(refused("a sequence of what is no tensor")),
+        _ => Err(refused("a sequence whose elements are not tensors")),
     };
     match info.r#type.as_ref().and_then(|ty| ty.value.as_ref()) {
         None | Some(TypeValue::TensorType(_)) => Ok(None),
@@ -492,7 +495,7 @@ fn declared_structure(info: &ValueInfoProto) -> Result<Option<Structure>, ModelE
         Some(TypeValue::OptionalType(ty)) => Ok(Some(match inner(&ty.elem_type) {
             Some(TypeValue::TensorType(ty)) => Structure::Optional(tensor::data_type(ty.elem_type(), &what)?),
             Some(TypeValue::SequenceType(ty)) => Structure::OptionalSequence(sequence(inner(&ty.elem_type))?),
-            _ => return Err(refused("an optional value that is neither a tensor nor a sequence of them")),
+            _ => return Err(refused("an optional value that is neither a tensor nor a sequence of tensors")),
         })),
         Some(TypeValue::MapType(_)) => Err(refused("a map")),
         Some(TypeValue::SparseTensorType(_)) => Err(refused("a sparse tensor")),

@@ -15,11 +15,14 @@ pub(super) fn versions(imports: &[OperatorSetIdProto]) -> Result<BTreeMap<String
         versions.insert(domain.to_string(), import.version());
         if import.version() < 1 {
             let set = if domain.is_empty() { "ONNX" } else { domain };
-            return Err(malformed(format!("operator set {} of {set}: the first one is 1", import.version())));
+            return Err(malformed(format!(
+                "operator set {} of {set} does not exist; the first one is 1",
+                import.version()
+            )));
         }
         if domain.is_empty() && import.version() > NEWEST_OPSET {
             let reason = format!(
-                "the model uses operator set {} of ONNX; the newest that Forebay knows is {NEWEST_OPSET} (convert the \
+                "the model uses operator set {} of ONNX; the newest that Forebay supports is {NEWEST_OPSET} (convert the \
                  model with onnx.version_converter)",
                 import.version()
             );

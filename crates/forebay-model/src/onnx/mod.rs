@@ -162,7 +162,7 @@ impl Model {
     /// Fails if no weight matches the options, if a matching weight cannot have an adapter, or if the model already has adapters.
     pub fn with_adapters(&self, options: &LoraOptions) -> Result<Model, ModelError> {
         if self.adaptation.is_some() {
-            return Err(ModelError::Request { reason: "the model has adapters already".to_string() });
+            return Err(ModelError::Request { reason: "the model already has adapters".to_string() });
         }
         let mut model = self.clone();
         let adapters = adapters::adapt(&mut model.graph, options)?;
@@ -278,7 +278,7 @@ pub fn read(bytes: &[u8], directory: Option<&Path>) -> Result<Model, ModelError>
 
 fn decode(bytes: &[u8], left_out: LeftOut, folder: Option<&Folder>) -> Result<Model, ModelError> {
     if bytes.is_empty() {
-        return Err(malformed("there are no bytes"));
+        return Err(malformed("it is empty"));
     }
     let proto = proto::ModelProto::decode(bytes).map_err(|error| malformed(error.to_string()))?;
     import::model(proto, left_out, folder)

@@ -16,7 +16,7 @@ use crate::tensor::Contents;
 pub(super) fn data_type(number: i32, what: &str) -> Result<DataType, ModelError> {
     DataType::from_onnx_number(i64::from(number)).ok_or_else(|| {
         let name = OnnxType::try_from(number).map_or(format!("number {number}"), |ty| ty.as_str_name().to_lowercase());
-        malformed(format!("{what} has the data type {name}, which Forebay does not have"))
+        malformed(format!("{what} has the data type {name}, which is not supported"))
     })
 }
 
@@ -31,14 +31,15 @@ pub(super) fn take(
     let data_type = data_type(proto.data_type(), &what)?;
     let mut shape = Vec::with_capacity(proto.dims.len());
     for &size in &proto.dims {
-        shape.push(u64::try_from(size).map_err(|_| malformed(format!("{what} has the size {size}")))?);
+        shape.push(u64::try_from(size).map_err(|_| malformed(format!("{what} has the invalid size {size}")))?);
     }
     let ty = TensorType { data_type, shape };
     let size_bytes = ty.checked_size_bytes();
     let size_bytes = size_bytes.and_then(|_| narrow::file_bytes(data_type, ty.count()));
-    let size_bytes = size_bytes.ok_or_else(|| malformed(format!("{what}: the size of {ty} does not fit 64 bits")))?;
+    let size_bytes =
+        size_bytes.ok_or_else(|| malformed(format!("{what}: the size of {ty} does not fit in 64 bits")))?;
     if proto.segment.is_some() {
-        return Err(malformed(format!("{what} is a segment of a larger one, which Forebay does not read")));
+        return Err(malformed(format!("{what} is a segment of a larger tensor, which is not supported")));
     }
     let (raw, left_typed) = match left_out {
         Some(Data { raw, typed }) => (raw.clone(), Some(typed).filter(|typed| !typed.is_empty())),
@@ -48,10 +49,10 @@ pub(super) fn take(
     let is_raw = raw.is_some() || proto.raw_data.as_ref().is_some_and(|raw| !raw.is_empty());
     let is_external = proto.data_location() == DataLocation::External;
     if u8::from(is_raw) + u8::from(is_external) + u8::from(has_typed) > 1 {
-        return Err(malformed(format!("{what} holds its data twice")));
+        return Err(malformed(format!("{what} contains its data twice")));
     }
     let unfit = |found_bytes: u64| {
-        malformed(format!("{what} is declared {ty} ({size_bytes} bytes), but holds {found_bytes} bytes"))
+        malformed(format!("{what} is declared as {ty} ({size_bytes} bytes), but contains {found_bytes} bytes"))
     };
     let range = match is_external {
         true => Some(external::locate(proto, &what, size_bytes, folder)?),

@@ -120,7 +120,7 @@ fn gelu(view: NodeView) -> Result<Decomposition, ModelError> {
     match view.string("approximate", "none")? {
         "none" => unary(view, UnaryOp::Gelu),
         "tanh" => unary(view, UnaryOp::TanhGelu),
-        other => Err(view.error(format!("attribute approximate is none or tanh, not '{other}'"))),
+        other => Err(view.error(format!("attribute approximate must be none or tanh, not '{other}'"))),
     }
 }
 
@@ -155,7 +155,7 @@ fn swiglu(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (gate, x) = (c.input(0)?, c.input(1)?);
     if gate.ty.shape != x.ty.shape {
-        return Err(view.error(format!("inputs of one shape are needed, not {} and {}", gate.ty, x.ty)));
+        return Err(view.error(format!("expected inputs of the same shape, found {} and {}", gate.ty, x.ty)));
     }
     let gate = swish_of(&mut c, &gate, alpha)?;
     let y = c.binary(BinaryOp::Multiply, &gate, &x)?;

@@ -82,7 +82,7 @@ fn modulo(view: NodeView) -> Result<Decomposition, ModelError> {
 fn bit_shift(view: NodeView) -> Result<Decomposition, ModelError> {
     let data_type = view.input_type(0)?.data_type;
     if !data_type.is_integer() {
-        return Err(view.error(format!("bits of integers are moved, not those of {data_type}")));
+        return Err(view.error(format!("expected integers, found {data_type}")));
     }
     let is_signed = matches!(data_type, DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64);
     match view.string("direction", "")? {
@@ -99,7 +99,7 @@ fn bit_shift(view: NodeView) -> Result<Decomposition, ModelError> {
             c.finish(y)
         }
         "RIGHT" => binary(view, BinaryOp::ShiftRight),
-        other => Err(view.error(format!("attribute direction is LEFT or RIGHT, not '{other}'"))),
+        other => Err(view.error(format!("attribute direction must be LEFT or RIGHT, not '{other}'"))),
     }
 }
 
@@ -110,8 +110,7 @@ fn bitwise_not(view: NodeView) -> Result<Decomposition, ModelError> {
     let data_type = x.ty.data_type;
     let ones = Tensor::new(data_type, &[], vec![0xff; data_type.size_bytes() as usize]);
     let ones = ones.filter(|_| data_type.is_integer());
-    let ones =
-        ones.ok_or_else(|| view.error(format!("bits of integers are turned around, not those of {data_type}")))?;
+    let ones = ones.ok_or_else(|| view.error(format!("expected integers, found {data_type}")))?;
     let ones = c.constant(ones);
     let y = c.binary(BinaryOp::BitXor, &x, &ones)?;
     c.finish(y)

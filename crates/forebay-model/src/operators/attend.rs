@@ -69,10 +69,10 @@ pub(super) fn default_scale(size: u64) -> f32 {
 /// x[batch, length, heads x size] as [batch, heads, length, size].
 pub(super) fn split_heads(c: &mut Composer, x: &Part, heads: u64) -> Result<Part, ModelError> {
     let &[batch, length, hidden] = x.ty.shape.as_slice() else {
-        return Err(c.view.error(format!("[batch, length, hidden] is needed, not {}", x.ty)));
+        return Err(c.view.error(format!("expected [batch, length, hidden], found {}", x.ty)));
     };
     if heads == 0 || hidden % heads != 0 {
-        return Err(c.view.error(format!("{} does not divide into {heads} heads", x.ty)));
+        return Err(c.view.error(format!("cannot split {} into {heads} heads", x.ty)));
     }
     let x = c.reshape(x, &[batch, length, heads, hidden / heads])?;
     c.transpose(&x, &[0, 2, 1, 3])
@@ -81,7 +81,7 @@ pub(super) fn split_heads(c: &mut Composer, x: &Part, heads: u64) -> Result<Part
 /// x[batch, heads, length, size] as [batch, length, heads x size].
 pub(super) fn join_heads(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
     let &[batch, heads, length, size] = x.ty.shape.as_slice() else {
-        return Err(c.view.error(format!("[batch, heads, length, size] is needed, not {}", x.ty)));
+        return Err(c.view.error(format!("expected [batch, heads, length, size], found {}", x.ty)));
     };
     let x = c.transpose(x, &[0, 2, 1, 3])?;
     let hidden = product(&c.view, &[heads, size])?;
@@ -91,7 +91,7 @@ pub(super) fn join_heads(c: &mut Composer, x: &Part) -> Result<Part, ModelError>
 /// The numbers start, start + 1, .. along one of four axes.
 pub(super) fn numbers(c: &mut Composer, start: u64, count: u64, axis: usize) -> Result<Part, ModelError> {
     if count > 1 << 24 {
-        return Err(c.view.error(format!("a sequence of {count} is longer than {}", 1 << 24)));
+        return Err(c.view.error(format!("a sequence of length {count} is longer than the maximum of {}", 1 << 24)));
     }
     let values: Vec<i64> = (start..start + count).map(|number| number as i64).collect();
     let mut shape = [1; 4];
@@ -118,12 +118,12 @@ pub(super) fn attend(c: &mut Composer, attending: Attending) -> Result<Attended,
     let shapes = (q.ty.shape.as_slice(), k.ty.shape.as_slice(), v.ty.shape.as_slice());
     let (&[batch, heads, rows, size], &[k_batch, groups, keys, k_size], &[v_batch, v_groups, v_keys, v_size]) = shapes
     else {
-        return Err(c.view.error(format!("four dimensions are needed, not {}, {} and {}", q.ty, k.ty, v.ty)));
+        return Err(c.view.error(format!("expected four dimensions, found {}, {} and {}", q.ty, k.ty, v.ty)));
     };
     let fits = [k_batch, v_batch] == [batch; 2] && k_size == size && [v_groups, v_keys] == [groups, keys];
     let types = [k.ty.data_type, v.ty.data_type] == [q.ty.data_type; 2];
     if !fits || !types || groups == 0 || heads % groups != 0 {
-        return Err(c.view.error(format!("queries {}, keys {} and values {} do not fit", q.ty, k.ty, v.ty)));
+        return Err(c.view.error(format!("queries {}, keys {} and values {} do not match", q.ty, k.ty, v.ty)));
     }
     let scores = [batch, heads, rows, keys];
     product(&c.view, &scores)?;

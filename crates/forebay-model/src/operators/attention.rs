@@ -33,10 +33,10 @@ fn attention(view: NodeView) -> Result<Decomposition, ModelError> {
         keys = c.concatenate(&[&past_keys, &keys], 2)?;
         values = c.concatenate(&[&past_values, &values], 2)?;
     } else if view.has_input(4) || view.has_input(5) {
-        return Err(view.error("past_key and past_value belong together; only one of them is given"));
+        return Err(view.error("past_key and past_value must be given together, but only one of them is given"));
     }
     let (Some(&count), Some(&head_size)) = (keys.ty.shape.get(2), queries.ty.shape.get(3)) else {
-        return Err(view.error(format!("four dimensions are needed, not {} and {}", queries.ty, keys.ty)));
+        return Err(view.error(format!("expected four dimensions, found {} and {}", queries.ty, keys.ty)));
     };
     let (mut bias, mut masks) = (None, Vec::new());
     if view.has_input(3) {
@@ -71,7 +71,8 @@ fn attention(view: NodeView) -> Result<Decomposition, ModelError> {
     let mode = view.int("qk_matmul_output_mode", 0)?;
     let stages = [Scores::Products, Scores::Capped, Scores::Masked, Scores::Probabilities];
     let stage = usize::try_from(mode).ok().and_then(|mode| stages.get(mode).copied());
-    let stage = stage.ok_or_else(|| view.error(format!("attribute qk_matmul_output_mode is 0 to 3, not {mode}")))?;
+    let stage =
+        stage.ok_or_else(|| view.error(format!("attribute qk_matmul_output_mode must be 0 to 3, not {mode}")))?;
     let attending = Attending {
         queries,
         keys: keys.clone(),
@@ -100,7 +101,7 @@ fn window(view: &NodeView, name: &str) -> Result<Option<i64>, ModelError> {
     match view.int(name, -1)? {
         -1 => Ok(None),
         size @ 0.. => Ok(Some(size.min(1 << 32))),
-        size => Err(view.error(format!("attribute {name} is -1 (no limit) or a number of positions, not {size}"))),
+        size => Err(view.error(format!("attribute {name} must be -1 (no limit) or a number of positions, not {size}"))),
     }
 }
 
@@ -126,7 +127,7 @@ fn positions(c: &mut Composer, rows: u64, past: u64, lengths: Option<&Part>) -> 
 fn padded_mask(c: &mut Composer, mask: &Part, keys: u64) -> Result<Part, ModelError> {
     let rank = mask.ty.shape.len();
     let Some(&own) = mask.ty.shape.last().filter(|&&own| own <= keys && rank <= 4) else {
-        return Err(c.view.error(format!("the mask {} does not fit {keys} keys", mask.ty)));
+        return Err(c.view.error(format!("cannot apply the mask {} to {keys} keys", mask.ty)));
     };
     if own == keys {
         return Ok(mask.clone());

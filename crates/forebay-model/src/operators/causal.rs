@@ -17,20 +17,20 @@ fn causal_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     let (&[batch, channels, length], &[w_channels, 1, taps]) = (x.ty.shape.as_slice(), weights.ty.shape.as_slice())
     else {
         let reason = format!(
-            "an input [batch, channels, length] and weights [channels, 1, taps] are needed, not {} and {}",
+            "expected an input [batch, channels, length] and weights [channels, 1, taps], found {} and {}",
             x.ty, weights.ty
         );
         return Err(view.error(reason));
     };
     let state = taps.checked_sub(1).filter(|_| w_channels == channels);
-    let state = state.ok_or_else(|| view.error(format!("weights {} do not fit {channels} channels", weights.ty)))?;
-    let total = length.checked_add(state).ok_or_else(|| view.error(format!("a length of {length} overflows")))?;
+    let state = state.ok_or_else(|| view.error(format!("weights {} do not match {channels} channels", weights.ty)))?;
+    let total = length.checked_add(state).ok_or_else(|| view.error(format!("a length of {length} is too large")))?;
     let mut ty = x.ty.clone();
     ty.shape[2] = total;
     let seen = if view.has_input(3) {
         let past = c.input(3)?;
         if past.ty.shape != [batch, channels, state] {
-            return Err(view.error(format!("a past state [{batch}, {channels}, {state}] is needed, not {}", past.ty)));
+            return Err(view.error(format!("expected a past state [{batch}, {channels}, {state}], found {}", past.ty)));
         }
         c.concatenate(&[&past, &x], 2)?
     } else if state > 0 {
@@ -50,7 +50,7 @@ fn causal_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     let y = match view.string("activation", "none")? {
         "none" | "" => y,
         "silu" | "swish" => c.unary(UnaryOp::Silu, &y)?,
-        other => return Err(view.error(format!("attribute activation is none, silu or swish, not '{other}'"))),
+        other => return Err(view.error(format!("attribute activation must be none, silu or swish, not '{other}'"))),
     };
     let present = c.slice(&seen, 2, length, state)?;
     c.finish_all(vec![y, present])

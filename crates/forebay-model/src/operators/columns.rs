@@ -24,7 +24,7 @@ fn columns_to_image(view: NodeView) -> Result<Decomposition, ModelError> {
     };
     let (image, block) = (sizes(1)?, sizes(2)?);
     let d = image.len();
-    let refuse = || view.error(format!("columns {} of blocks {block:?} are no image {image:?}", x.ty));
+    let refuse = || view.error(format!("columns {} of blocks {block:?} do not form an image {image:?}", x.ty));
     let taps = product(&view, &block)?;
     let &[n, rows, count] = x.ty.shape.as_slice() else { return Err(refuse()) };
     if block.len() != d || taps == 0 || rows % taps != 0 || image.contains(&0) {

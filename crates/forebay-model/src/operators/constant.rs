@@ -50,7 +50,10 @@ fn constant_of_shape(view: NodeView) -> Result<Decomposition, ModelError> {
             let float = tensor.to_f32().map(|values| f64::from(values[0]));
             let integer = || tensor.to_i64().map(|values| values[0] as f64);
             let value = float.or_else(integer);
-            (tensor.data_type(), value.ok_or_else(|| view.error(format!("a value of {}", tensor.data_type())))?)
+            (
+                tensor.data_type(),
+                value.ok_or_else(|| view.error(format!("a value of type {} is not supported", tensor.data_type())))?,
+            )
         }
         Some(_) => return Err(view.error("attribute value must be a tensor of one element")),
     };
@@ -64,12 +67,12 @@ fn range(view: NodeView) -> Result<Decomposition, ModelError> {
     let constant = |i: usize| {
         let tensor = view.needed(i)?;
         let one = Some(tensor).filter(|tensor| tensor.count() == 1);
-        one.ok_or_else(|| view.error(format!("input {i} must be one number, not {}", tensor.ty())))
+        one.ok_or_else(|| view.error(format!("input {i} must be a single number, not {}", tensor.ty())))
     };
     let (start, limit, delta) = (constant(0)?, constant(1)?, constant(2)?);
-    let zero = || view.error("the step is 0");
-    let long = |count: u64| view.error(format!("{count} elements are more than {COUNT_MAX}"));
-    let types = || view.error("start, limit and delta must be numbers of one type");
+    let zero = || view.error("the step must not be 0");
+    let long = |count: u64| view.error(format!("{count} elements are more than the maximum of {COUNT_MAX}"));
+    let types = || view.error("start, limit and delta must be numbers of the same type");
     let mut c = Composer::new(view);
     let y = if start.data_type().is_float() {
         let number = |tensor: &Tensor| {
@@ -132,7 +135,7 @@ fn element_count(view: NodeView) -> Result<Decomposition, ModelError> {
 /// For each row, the column of a diagonal; and the numbers of the columns.
 fn row_and_column(c: &mut Composer, [rows, columns]: [u64; 2], diagonal: i64) -> Result<[Part; 2], ModelError> {
     if rows.max(columns) > COUNT_MAX {
-        return Err(c.view.error(format!("{rows} x {columns} elements: more than {COUNT_MAX} rows or columns")));
+        return Err(c.view.error(format!("a matrix of {rows} x {columns} has more than {COUNT_MAX} rows or columns")));
     }
     let own: Vec<i64> = (0..rows as i64).map(|row| row.saturating_add(diagonal)).collect();
     let all: Vec<i64> = (0..columns as i64).collect();
@@ -143,7 +146,7 @@ fn row_and_column(c: &mut Composer, [rows, columns]: [u64; 2], diagonal: i64) ->
 fn eye_like(view: NodeView) -> Result<Decomposition, ModelError> {
     let ty = view.input_type(0)?;
     let &[rows, columns] = ty.shape.as_slice() else {
-        return Err(view.error(format!("the input {ty} is no matrix")));
+        return Err(view.error(format!("the input {ty} is not a matrix")));
     };
     let to = match view.attribute("dtype") {
         None => ty.data_type,
@@ -161,7 +164,7 @@ fn triangle(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let &[.., rows, columns] = x.ty.shape.as_slice() else {
-        return Err(view.error(format!("the input {} is no matrix", x.ty)));
+        return Err(view.error(format!("the input {} is not a matrix", x.ty)));
     };
     let diagonal = if view.has_input(1) { view.constant_ints(1)?.first().copied().unwrap_or(0) } else { 0 };
     let is_upper = view.int("upper", 1)? != 0;
@@ -172,7 +175,8 @@ fn triangle(view: NodeView) -> Result<Decomposition, ModelError> {
             u8::from(if is_upper { distance >= 0 } else { distance <= 0 })
         };
         let mask: Vec<u8> = (0..rows * columns).map(kept).collect();
-        let mask = Tensor::new(DataType::Bool, &[rows, columns], mask).ok_or_else(|| view.error("mask"))?;
+        let mask =
+            Tensor::new(DataType::Bool, &[rows, columns], mask).ok_or_else(|| view.error("cannot create the mask"))?;
         c.constant(mask)
     } else {
         // A mask of this size is computed rather than stored.
@@ -181,7 +185,7 @@ fn triangle(view: NodeView) -> Result<Decomposition, ModelError> {
         c.binary(op, &column, &row)?
     };
     let zero = vec![0; x.ty.data_type.size_bytes() as usize];
-    let zero = Tensor::new(x.ty.data_type, &[], zero).ok_or_else(|| view.error("zero"))?;
+    let zero = Tensor::new(x.ty.data_type, &[], zero).ok_or_else(|| view.error("cannot create a zero"))?;
     let zero = c.constant(zero);
     let y = c.select(&mask, &x, &zero)?;
     c.finish(y)

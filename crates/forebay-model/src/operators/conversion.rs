@@ -18,7 +18,7 @@ pub const ROWS: &[Operator] = &[
 /// The element type that an attribute names by its ONNX number.
 pub(super) fn type_attribute(view: &NodeView, attribute: &str) -> Result<DataType, ModelError> {
     let number = view.int(attribute, 0)?;
-    let unknown = || view.error(format!("attribute {attribute} is the element type {number}, which is not supported"));
+    let unknown = || view.error(format!("attribute {attribute} is element type {number}, which is not supported"));
     DataType::from_onnx_number(number).ok_or_else(unknown)
 }
 
@@ -28,7 +28,7 @@ pub(super) fn narrowing(view: &NodeView) -> Result<Narrowing, ModelError> {
         "up" => PowerRounding::Up,
         "down" => PowerRounding::Down,
         "nearest" => PowerRounding::Nearest,
-        other => return Err(view.error(format!("attribute round_mode is up, down or nearest, not '{other}'"))),
+        other => return Err(view.error(format!("attribute round_mode must be up, down or nearest, not '{other}'"))),
     };
     Ok(Narrowing { saturate: view.int("saturate", 1)? != 0, powers })
 }
@@ -66,7 +66,7 @@ fn bit_cast(view: NodeView) -> Result<Decomposition, ModelError> {
     let from = x.ty.data_type;
     if from.file_bits() != to.file_bits() {
         let reason = format!(
-            "{from} has {} bits, {to} has {}: bits are read as another type of as many",
+            "{from} has {} bits, but {to} has {}; a bit cast requires types of the same width",
             from.file_bits(),
             to.file_bits()
         );

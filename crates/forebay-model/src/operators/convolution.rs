@@ -36,7 +36,7 @@ pub(super) fn per_dimension(
 ) -> Result<Vec<u64>, ModelError> {
     let values = view.ints(name)?.map_or_else(|| vec![default; count], <[i64]>::to_vec);
     if values.len() != count || values.iter().any(|&value| value < least) {
-        return Err(view.error(format!("attribute {name} {values:?} must be {count} numbers of at least {least}")));
+        return Err(view.error(format!("attribute {name} must be {count} numbers of at least {least}, not {values:?}")));
     }
     Ok(values.into_iter().map(|value| value as u64).collect())
 }
@@ -44,7 +44,7 @@ pub(super) fn per_dimension(
 /// The size of a window's footprint: dilation (kernel - 1) + 1.
 fn footprint(view: &NodeView, kernel: u64, dilation: u64) -> Result<u64, ModelError> {
     let footprint = kernel.checked_sub(1).and_then(|gaps| gaps.checked_mul(dilation)?.checked_add(1));
-    footprint.ok_or_else(|| view.error(format!("a window of {kernel} taps at distance {dilation} is impossible")))
+    footprint.ok_or_else(|| view.error(format!("a window of {kernel} taps with dilation {dilation} is invalid")))
 }
 
 /// The window of a convolution or pool, with the output sizes for `input`.
@@ -56,7 +56,7 @@ pub(super) fn window(
 ) -> Result<(Window, Vec<u64>), ModelError> {
     let n = input.len();
     if kernel.len() != n || kernel.contains(&0) {
-        return Err(view.error(format!("a window of {kernel:?} does not fit spatial sizes {input:?}")));
+        return Err(view.error(format!("a window of {kernel:?} is invalid for spatial sizes {input:?}")));
     }
     let strides = per_dimension(view, "strides", n, 1, 1)?;
     let dilations = per_dimension(view, "dilations", n, 1, 1)?;
@@ -66,7 +66,9 @@ pub(super) fn window(
     let mut output = Vec::with_capacity(n);
     for i in 0..n {
         let taps = footprint(view, kernel[i], dilations[i])?;
-        let error = || view.error(format!("a window of {taps} elements is larger than the padded size {}", input[i]));
+        let error = || {
+            view.error(format!("a window of {taps} elements is larger than the spatial size {} plus padding", input[i]))
+        };
         match auto_pad {
             "SAME_UPPER" | "SAME_LOWER" => {
                 let size = input[i].div_ceil(strides[i]);
@@ -79,7 +81,7 @@ pub(super) fn window(
             }
             "VALID" => (pads_begin[i], pads_end[i]) = (0, 0),
             "NOTSET" | "" => {}
-            other => return Err(view.error(format!("attribute auto_pad '{other}' is not known"))),
+            other => return Err(view.error(format!("unknown value '{other}' of attribute auto_pad"))),
         }
         let padded = input[i].checked_add(pads_begin[i]).and_then(|size| size.checked_add(pads_end[i]));
         let free = padded.and_then(|padded| padded.checked_sub(taps)).ok_or_else(error)?;
@@ -98,7 +100,7 @@ pub(super) fn window(
 fn check_kernel_shape(view: &NodeView, kernel: &[u64]) -> Result<(), ModelError> {
     match view.ints("kernel_shape")? {
         Some(given) if given.iter().map(|&size| size as u64).ne(kernel.iter().copied()) => {
-            Err(view.error(format!("attribute kernel_shape {given:?} is not the weight's {kernel:?}")))
+            Err(view.error(format!("attribute kernel_shape {given:?} does not match the weight's {kernel:?}")))
         }
         _ => Ok(()),
     }
@@ -107,12 +109,13 @@ fn check_kernel_shape(view: &NodeView, kernel: &[u64]) -> Result<(), ModelError>
 /// The number of groups of channels of a node.
 pub(super) fn groups(view: &NodeView) -> Result<u64, ModelError> {
     let groups = view.int("group", 1)?;
-    u64::try_from(groups).ok().filter(|&groups| groups > 0).ok_or_else(|| view.error(format!("{groups} groups")))
+    let error = || view.error(format!("attribute group must be at least 1, but is {groups}"));
+    u64::try_from(groups).ok().filter(|&groups| groups > 0).ok_or_else(error)
 }
 
 fn check_bias(view: &NodeView, channels: u64) -> Result<(), ModelError> {
     if view.has_input(2) && view.input_type(2)?.shape != [channels] {
-        return Err(view.error(format!("a bias of [{channels}] is needed, not {}", view.input_type(2)?)));
+        return Err(view.error(format!("expected a bias of [{channels}], found {}", view.input_type(2)?)));
     }
     Ok(())
 }
@@ -141,7 +144,7 @@ pub(super) fn correlation(view: &NodeView, x: &Part, w: &Part) -> Result<(Kernel
         && w.ty.shape[1].checked_mul(groups) == Some(channels)
         && filters % groups == 0;
     if !fits || x.ty.data_type != w.ty.data_type {
-        return Err(view.error(format!("input {} and weight {} do not fit with {groups} groups", x.ty, w.ty)));
+        return Err(view.error(format!("input {} and weight {} do not match for {groups} groups", x.ty, w.ty)));
     }
     check_kernel_shape(view, &w.ty.shape[2..])?;
     let (window, sizes) = window(view, input, &w.ty.shape[2..], false)?;
@@ -170,7 +173,7 @@ fn transposed_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     let fits = w.ty.shape.len() == x.ty.shape.len() && w.ty.shape[0] == channels && channels % groups == 0;
     let filters = w.ty.shape.get(1).and_then(|filters| filters.checked_mul(groups)).filter(|_| fits);
     let Some(filters) = filters.filter(|_| x.ty.data_type == w.ty.data_type) else {
-        return Err(view.error(format!("input {} and weight {} do not fit with {groups} groups", x.ty, w.ty)));
+        return Err(view.error(format!("input {} and weight {} do not match for {groups} groups", x.ty, w.ty)));
     };
     check_kernel_shape(&view, &w.ty.shape[2..])?;
     check_bias(&view, filters)?;
@@ -187,7 +190,7 @@ fn transposed_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
 fn transposed_window(view: &NodeView, input: &[u64], kernel: &[u64]) -> Result<(Window, Vec<u64>), ModelError> {
     let n = input.len();
     if kernel.contains(&0) || input.contains(&0) {
-        return Err(view.error(format!("a window of {kernel:?} does not fit spatial sizes {input:?}")));
+        return Err(view.error(format!("a window of {kernel:?} is invalid for spatial sizes {input:?}")));
     }
     let strides = per_dimension(view, "strides", n, 1, 1)?;
     let dilations = per_dimension(view, "dilations", n, 1, 1)?;
@@ -195,7 +198,7 @@ fn transposed_window(view: &NodeView, input: &[u64], kernel: &[u64]) -> Result<(
     let added = per_dimension(view, "output_padding", n, 0, 0)?;
     let auto_pad = view.string("auto_pad", "NOTSET")?;
     if !matches!(auto_pad, "NOTSET" | "" | "VALID" | "SAME_UPPER" | "SAME_LOWER") {
-        return Err(view.error(format!("attribute auto_pad '{auto_pad}' is not known")));
+        return Err(view.error(format!("unknown value '{auto_pad}' of attribute auto_pad")));
     }
     let is_same = auto_pad.starts_with("SAME");
     let mut wanted = None;
@@ -205,7 +208,8 @@ fn transposed_window(view: &NodeView, input: &[u64], kernel: &[u64]) -> Result<(
     let (mut pads_begin, mut pads_end) = (pads[..n].to_vec(), pads[n..].to_vec());
     let mut output = Vec::with_capacity(n);
     for i in 0..n {
-        let error = || view.error(format!("padding leaves nothing of spatial size {} (or it overflows)", input[i]));
+        let error =
+            || view.error(format!("padding leaves nothing of spatial size {}, or the size overflows", input[i]));
         let taps = footprint(view, kernel[i], dilations[i])?;
         let full = (input[i] - 1).checked_mul(strides[i]).and_then(|size| size.checked_add(taps));
         let full = full.and_then(|size| size.checked_add(added[i])).ok_or_else(error)?;

@@ -95,7 +95,7 @@ impl<'a> Composer<'a> {
         let is_made = data_type.is_sixteen_bit() || data_type.is_float() && data_type.is_narrow();
         let stored = if is_made { DataType::Float32 } else { data_type };
         let tensor = Tensor::new(stored, &[], bytes);
-        let tensor = tensor.ok_or_else(|| self.view.error(format!("{value} is no number of {data_type}")))?;
+        let tensor = tensor.ok_or_else(|| self.view.error(format!("{value} is not a number of type {data_type}")))?;
         let number = self.constant(tensor);
         Ok(self.cast(&number, data_type))
     }
@@ -121,7 +121,7 @@ impl<'a> Composer<'a> {
     fn packed(&mut self, data_type: DataType, shape: &[u64], bytes: Vec<u8>) -> Result<Part, ModelError> {
         let count = bytes.len();
         let tensor = Tensor::new(data_type, shape, bytes)
-            .ok_or_else(|| self.view.error(format!("{count} bytes are no {}", TensorType::new(data_type, shape))))?;
+            .ok_or_else(|| self.view.error(format!("{count} bytes are not a {}", TensorType::new(data_type, shape))))?;
         Ok(self.constant(tensor))
     }
 
@@ -150,7 +150,7 @@ impl<'a> Composer<'a> {
     pub(crate) fn unary(&mut self, op: UnaryOp, x: &Part) -> Result<Part, ModelError> {
         let is_bool = x.ty.data_type == DataType::Bool;
         if is_bool != (op == UnaryOp::Not) {
-            return Err(self.view.error(format!("the operand's type {} is not allowed", x.ty.data_type)));
+            return Err(self.view.error(format!("operands of type {} are not supported", x.ty.data_type)));
         }
         Ok(self.kernel(Kernel::Unary(op), &[x], x.ty.clone()))
     }
@@ -168,7 +168,7 @@ impl<'a> Composer<'a> {
         let is_logic = matches!(op, BinaryOp::And | BinaryOp::Or | BinaryOp::Xor);
         let is_bool = a.ty.data_type == DataType::Bool;
         if is_logic != is_bool && op != BinaryOp::Equal {
-            return Err(self.view.error(format!("the operands' type {} is not allowed", a.ty.data_type)));
+            return Err(self.view.error(format!("operands of type {} are not supported", a.ty.data_type)));
         }
         let shape = broadcast_shapes(&self.view, &a.ty.shape, &b.ty.shape)?;
         let data_type = if op.is_comparison() { DataType::Bool } else { a.ty.data_type };
@@ -180,7 +180,8 @@ impl<'a> Composer<'a> {
     pub(crate) fn select(&mut self, condition: &Part, a: &Part, b: &Part) -> Result<Part, ModelError> {
         if condition.ty.data_type != DataType::Bool || a.ty.data_type != b.ty.data_type {
             let reason = format!(
-                "a condition of bool and two operands of one type are needed, not {condition_type}, {a_type} and {b_type}",
+                "expected a bool condition and two operands of the same type, found {condition_type}, {a_type} and \
+                 {b_type}",
                 condition_type = condition.ty,
                 a_type = a.ty,
                 b_type = b.ty
@@ -210,7 +211,7 @@ impl<'a> Composer<'a> {
         let ty = TensorType::new(x.ty.data_type, shape);
         let count = |shape: &[u64]| shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size));
         if count(shape).is_none() || count(shape) != count(&x.ty.shape) {
-            return Err(self.view.error(format!("{} cannot become {ty}: another number of elements", x.ty)));
+            return Err(self.view.error(format!("cannot reshape {} to {ty}: the numbers of elements differ", x.ty)));
         }
         Ok(Part { source: x.source, ty })
     }
@@ -252,7 +253,7 @@ impl<'a> Composer<'a> {
         let last = count.saturating_sub(1).checked_mul(step).and_then(|span| span.checked_add(start));
         let Some((step, _)) = i64::try_from(step).ok().zip(last.filter(|&last| last < size || count == 0)) else {
             let reason =
-                format!("{count} elements from {start} on, each {step} further, are not in axis {axis} of {}", x.ty);
+                format!("{count} elements from {start} in steps of {step} are not within axis {axis} of {}", x.ty);
             return Err(self.view.error(reason));
         };
         let rank = x.ty.shape.len();
@@ -296,7 +297,7 @@ impl<'a> Composer<'a> {
         }
         if x.ty.data_type == DataType::Bool {
             if !matches!(op, ReduceOp::Max | ReduceOp::Min) {
-                return Err(self.view.error(format!("the operand's type {} is not allowed", x.ty.data_type)));
+                return Err(self.view.error(format!("operands of type {} are not supported", x.ty.data_type)));
             }
             let integers = self.cast(x, DataType::Int32);
             let extreme = self.reduce(op, axes, &integers)?;
@@ -493,7 +494,7 @@ impl Step {
                 broadcast(&mut reads[0])?;
                 Ok(Kernel::Copy)
             }
-            Action::Concatenate(_) => Err(view.error("a concatenation is no single kernel")),
+            Action::Concatenate(_) => Err(view.error("a concatenation is not a single kernel")),
             Action::Transpose(permutation) => {
                 let strides = packed_strides(reads[0].desc.sizes());
                 let strides: Vec<u64> = permutation.iter().map(|&axis| strides[axis]).collect();
@@ -512,7 +513,7 @@ fn check_types(view: &NodeView, kernel: &Kernel, reads: &[Operand]) -> Result<()
     if kernel.facts().types.include(data_type) {
         return Ok(());
     }
-    Err(view.error(format!("{} is not computed in {data_type}; convert the model to float32", kernel.name())))
+    Err(view.error(format!("{} is not supported in {data_type}; convert the model to float32", kernel.name())))
 }
 
 /// The same bytes with another shape; a scalar becomes [1].

@@ -20,7 +20,7 @@ fn deformable_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (x, w, offsets) = (c.input(0)?, c.input(1)?, c.input(2)?);
     let d = x.ty.shape.len().saturating_sub(2);
-    let refuse = || view.error(format!("input {}, weight {} and offsets {} do not fit", x.ty, w.ty, offsets.ty));
+    let refuse = || view.error(format!("input {}, weight {} and offsets {} do not match", x.ty, w.ty, offsets.ty));
     let ranks_fit = (1..=3).contains(&d) && [&w, &offsets].iter().all(|part| part.ty.shape.len() == d + 2);
     if !ranks_fit || [&x, &w, &offsets].iter().any(|part| part.ty.shape.contains(&0)) {
         return Err(refuse());

@@ -21,10 +21,10 @@ fn determinant(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let &[ref batch @ .., size, columns] = x.ty.shape.as_slice() else {
-        return Err(view.error(format!("the input {} is no matrix", x.ty)));
+        return Err(view.error(format!("the input {} is not a matrix", x.ty)));
     };
     if size != columns || size == 0 || size > SIZE_MAX || !x.ty.data_type.is_float() {
-        return Err(view.error(format!("the input {} is no square matrix of 1 to {SIZE_MAX} rows of numbers", x.ty)));
+        return Err(view.error(format!("the input {} is not a square float matrix of 1 to {SIZE_MAX} rows", x.ty)));
     }
     let count = product(&view, batch)?;
     let data_type = place_type(x.ty.data_type);
@@ -40,7 +40,7 @@ fn determinant(view: NodeView) -> Result<Decomposition, ModelError> {
         let Some(rest) = rest else { break };
         matrix = rest;
     }
-    let y = result.ok_or_else(|| view.error("a matrix without rows"))?;
+    let y = result.ok_or_else(|| view.error("the matrix has no rows"))?;
     let y = c.reshape(&y, batch)?;
     let y = c.cast(&y, x.ty.data_type);
     c.finish(y)

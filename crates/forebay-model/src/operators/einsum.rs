@@ -43,13 +43,14 @@ fn einsum(view: NodeView) -> Result<Decomposition, ModelError> {
     };
     let terms: Vec<&str> = left.split(',').collect();
     if terms.len() != view.node.inputs.len() {
-        let reason = format!("equation '{equation}' has {} operands, the node {}", terms.len(), view.node.inputs.len());
+        let (named, given) = (terms.len(), view.node.inputs.len());
+        let reason = format!("equation '{equation}' has {named} operands, but the node has {given}");
         return Err(view.error(reason));
     }
     let mut operands = Vec::with_capacity(terms.len());
     for (i, term) in terms.iter().enumerate() {
         let part = c.input(i)?;
-        let labels = labels(&view, term, Some(part.ty.shape.len()))?;
+        let labels = labels(&view, term, part.ty.shape.len())?;
         operands.push(without_diagonals(&mut c, Labelled { labels, part })?);
     }
     let result = match right {
@@ -61,16 +62,16 @@ fn einsum(view: NodeView) -> Result<Decomposition, ModelError> {
             });
             let count = count.max().unwrap_or(0);
             let letters = right.replace("...", "").chars().count();
-            labels(&view, right, Some(letters + if right.contains("...") { count } else { 0 }))?
+            labels(&view, right, letters + if right.contains("...") { count } else { 0 })?
         }
         None => implied(&operands),
     };
     if let Some(label) = result.iter().find(|label| !operands.iter().any(|one| one.labels.contains(label))) {
-        return Err(view.error(format!("{label:?} of the result is in no operand of '{equation}'")));
+        return Err(view.error(format!("{label:?} of the result is not in any operand of '{equation}'")));
     }
     equal_sizes(&mut c, &mut operands)?;
     let mut rest = operands.into_iter();
-    let Some(mut sum) = rest.next() else { return Err(view.error("the node has no operand")) };
+    let Some(mut sum) = rest.next() else { return Err(view.error("the node has no operands")) };
     while let Some(next) = rest.next() {
         let is_needed =
             |label: &Label| result.contains(label) || rest.as_slice().iter().any(|one| one.labels.contains(label));
@@ -87,18 +88,18 @@ fn einsum(view: NodeView) -> Result<Decomposition, ModelError> {
 }
 
 /// The labels of a term of the equation. An ellipsis gets the dimensions that the letters leave over.
-fn labels(view: &NodeView, term: &str, rank: Option<usize>) -> Result<Vec<Label>, ModelError> {
-    let error = || view.error(format!("term '{term}' of the equation does not fit {rank:?} dimensions"));
+fn labels(view: &NodeView, term: &str, rank: usize) -> Result<Vec<Label>, ModelError> {
+    let error = || view.error(format!("term '{term}' of the equation does not match {rank} dimensions"));
     let (before, after) = match term.split_once("...") {
         Some((before, after)) => (before, Some(after)),
         None => (term, None),
     };
     let letters = || before.chars().chain(after.unwrap_or("").chars());
     if letters().any(|letter| !letter.is_ascii_alphabetic()) {
-        return Err(view.error(format!("term '{term}' of the equation holds other characters than letters")));
+        return Err(view.error(format!("term '{term}' of the equation contains characters other than letters")));
     }
     let named = letters().count();
-    let left = rank.unwrap_or(named).checked_sub(named).ok_or_else(error)?;
+    let left = rank.checked_sub(named).ok_or_else(error)?;
     if left > 0 && after.is_none() {
         return Err(error());
     }
@@ -129,7 +130,7 @@ fn without_diagonals(c: &mut Composer, mut one: Labelled) -> Result<Labelled, Mo
         let Some((i, j)) = twice.clone().find(|&(i, j)| one.labels[i] == one.labels[j]) else { return Ok(one) };
         let (size, other) = (one.part.ty.shape[i], one.part.ty.shape[j]);
         if size != other {
-            return Err(c.view.error(format!("{} has no diagonal of axes {i} and {j}", one.part.ty)));
+            return Err(c.view.error(format!("{} has no diagonal along axes {i} and {j}", one.part.ty)));
         }
         let mut order: Vec<usize> = (0..rank).filter(|axis| ![i, j].contains(axis)).collect();
         let labels: Vec<Label> = order.iter().chain([&i]).map(|&axis| one.labels[axis]).collect();

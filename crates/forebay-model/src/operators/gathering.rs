@@ -45,10 +45,10 @@ fn one_hot(view: NodeView) -> Result<Decomposition, ModelError> {
     let depth = match (depth.to_i64(), depth.to_f32()) {
         (Some(depth), _) if depth.len() == 1 => size(&view, "the depth", depth[0])?,
         (_, Some(depth)) if depth.len() == 1 => size(&view, "the depth", depth[0] as i64)?,
-        _ => return Err(view.error("the depth is not one number")),
+        _ => return Err(view.error("the depth must be a single number")),
     };
     if values.ty.shape != [2] {
-        return Err(view.error(format!("two values, off and on, are needed, not {}", values.ty)));
+        return Err(view.error(format!("expected two values, off and on, found {}", values.ty)));
     }
     let rank = indices.ty.shape.len();
     let axis = view.axis(view.int("axis", -1)?, rank + 1)?;
@@ -82,7 +82,7 @@ fn reverse_sequence(view: NodeView) -> Result<Decomposition, ModelError> {
     let (batch_axis, time_axis) = (view.int("batch_axis", 1)?, view.int("time_axis", 0)?);
     let ([0, 1] | [1, 0], &[first, second, ..]) = ([batch_axis, time_axis], x.ty.shape.as_slice()) else {
         let reason =
-            format!("axes 0 and 1 are needed for batches and time, not {batch_axis} and {time_axis} of {}", x.ty);
+            format!("expected axes 0 and 1 for batches and time, found {batch_axis} and {time_axis} of {}", x.ty);
         return Err(view.error(reason));
     };
     let (batches, times) = if time_axis == 0 { (second, first) } else { (first, second) };
@@ -90,7 +90,7 @@ fn reverse_sequence(view: NodeView) -> Result<Decomposition, ModelError> {
     let at = |along_time: bool| if along_time == (time_axis == 0) { [u64::MAX, 1] } else { [1, u64::MAX] };
     let along = |of: u64, along_time: bool| at(along_time).map(|size| if size == u64::MAX { of } else { size });
     if lengths.ty.shape != [batches] {
-        return Err(view.error(format!("{batches} lengths are needed, not {}", lengths.ty)));
+        return Err(view.error(format!("expected {batches} lengths, found {}", lengths.ty)));
     }
     let lengths = c.cast(&lengths, DataType::Int64);
     let lengths = c.reshape(&lengths, &along(batches, false))?;

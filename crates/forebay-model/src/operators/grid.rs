@@ -33,7 +33,7 @@ fn grid_sample(view: NodeView) -> Result<Decomposition, ModelError> {
         && grid.ty.shape.last() == Some(&(dimensions as u64))
         && grid.ty.data_type.is_float();
     if !fits || x.ty.shape.contains(&0) {
-        return Err(view.error(format!("a grid {} does not fit an input {}", grid.ty, x.ty)));
+        return Err(view.error(format!("the grid {} does not match the input {}", grid.ty, x.ty)));
     }
     let sampler = Sampler {
         mode: match view.string("mode", "linear")? {
@@ -41,14 +41,14 @@ fn grid_sample(view: NodeView) -> Result<Decomposition, ModelError> {
             "cubic" | "bicubic" => "cubic",
             "nearest" => "nearest",
             other => {
-                return Err(view.error(format!("attribute mode '{other}' is not supported (nearest, linear, cubic)")));
+                return Err(view.error(format!("attribute mode must be nearest, linear or cubic, not '{other}'")));
             }
         },
         padding: match view.string("padding_mode", "zeros")? {
             padding @ ("zeros" | "border" | "reflection") => padding,
             other => {
-                return Err(view
-                    .error(format!("attribute padding_mode '{other}' is not supported (zeros, border, reflection)")));
+                let reason = format!("attribute padding_mode must be zeros, border or reflection, not '{other}'");
+                return Err(view.error(reason));
             }
         },
         align_corners: view.int("align_corners", 0)? != 0,
@@ -169,7 +169,7 @@ fn affine_grid(view: NodeView) -> Result<Decomposition, ModelError> {
     let d = sizes.len().saturating_sub(2);
     let (batch, places) = (sizes.first().copied().unwrap_or(0), sizes.get(2..).unwrap_or_default());
     if !(2..=3).contains(&d) || theta.ty.shape != [batch, d as u64, d as u64 + 1] || places.contains(&0) {
-        return Err(view.error(format!("maps {} do not fit images {sizes:?}", theta.ty)));
+        return Err(view.error(format!("maps {} do not match images {sizes:?}", theta.ty)));
     }
     let count = product(&view, places)?;
     sampling::require_few(&c, &[count, d as u64 + 1])?;

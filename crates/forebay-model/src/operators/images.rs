@@ -17,14 +17,14 @@ pub const ROWS: &[Operator] = &[Operator { gradient: Gradient::Zero, ..composed!
 fn image_decoder(view: NodeView) -> Result<Decomposition, ModelError> {
     let bytes = view.whole_constant(0)?;
     if bytes.data_type() != DataType::UInt8 || bytes.shape().len() != 1 {
-        return Err(view.error(format!("an encoded image is a list of uint8, not {}", bytes.ty())));
+        return Err(view.error(format!("an encoded image must be a list of uint8, not {}", bytes.ty())));
     }
     let format = view.string("pixel_format", "RGB")?;
     let (channels, interleave): (u64, fn(DynamicImage) -> Vec<u8>) = match format {
         "RGB" => (3, |picture| picture.into_rgb8().into_raw()),
         "BGR" => (3, bgr),
         "Grayscale" => (1, grey),
-        _ => return Err(view.error(format!("pixel_format is RGB, BGR or Grayscale, not '{format}'"))),
+        _ => return Err(view.error(format!("attribute pixel_format must be RGB, BGR or Grayscale, not '{format}'"))),
     };
     let (height, width, pixels) = match forebay_images::decode(bytes.bytes(), DECODED_BYTES_MAX) {
         Ok(picture) => (u64::from(picture.height()), u64::from(picture.width()), interleave(picture)),
@@ -32,7 +32,7 @@ fn image_decoder(view: NodeView) -> Result<Decomposition, ModelError> {
         Err(error @ DecodeError::TooLarge(_)) => return Err(view.error(error.to_string())),
     };
     let decoded = Tensor::new(DataType::UInt8, &[height, width, channels], pixels);
-    let decoded = decoded.ok_or_else(|| view.error("an image that large"))?;
+    let decoded = decoded.ok_or_else(|| view.error("the image is too large"))?;
     let mut c = Composer::new(view);
     let y = c.constant(decoded);
     c.finish(y)

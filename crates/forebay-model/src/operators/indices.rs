@@ -19,14 +19,14 @@ const TABLE_MAX: u64 = 1 << 24;
 pub(super) fn require_indices(view: &NodeView, indices: &Part) -> Result<(), ModelError> {
     match indices.ty.data_type {
         DataType::Int32 | DataType::Int64 => Ok(()),
-        other => Err(view.error(format!("indices are int32 or int64, not {other}"))),
+        other => Err(view.error(format!("indices must be int32 or int64, not {other}"))),
     }
 }
 
 /// 0, `step`, 2 `step`, .. as a constant int64\[count].
 pub(super) fn steps(c: &mut Composer, count: u64, step: u64) -> Result<Part, ModelError> {
     if count > TABLE_MAX || count.saturating_sub(1).checked_mul(step).is_none_or(|last| last > i64::MAX as u64) {
-        let reason = format!("{count} indices in steps of {step} are too many; {TABLE_MAX} are possible");
+        let reason = format!("{count} indices in steps of {step} are too many; at most {TABLE_MAX} are possible");
         return Err(c.view.error(reason));
     }
     let values: Vec<i64> = (0..count).map(|i| (i * step) as i64).collect();
@@ -37,7 +37,7 @@ pub(super) fn steps(c: &mut Composer, count: u64, step: u64) -> Result<Part, Mod
 pub(super) fn integer(c: &mut Composer, data_type: DataType, value: i64) -> Result<Part, ModelError> {
     let size = data_type.size_bytes() as usize;
     let tensor = Tensor::new(data_type, &[], value.to_le_bytes()[..size].to_vec());
-    let tensor = tensor.ok_or_else(|| c.view.error("a number of one element"))?;
+    let tensor = tensor.ok_or_else(|| c.view.error("cannot create a constant integer"))?;
     Ok(c.constant(tensor))
 }
 
@@ -54,7 +54,7 @@ pub(super) fn offsets(c: &mut Composer, indices: &Part, size: u64, stride: u64) 
 fn places(c: &mut Composer, sizes: &[u64], strides: &[u64]) -> Result<Part, ModelError> {
     let count = product(&c.view, sizes)?;
     if count > TABLE_MAX {
-        let reason = format!("{count} indices along other axes are too many; {TABLE_MAX} are possible");
+        let reason = format!("{count} indices along other axes are too many; at most {TABLE_MAX} are possible");
         return Err(c.view.error(reason));
     }
     let own = packed_strides(sizes);
@@ -75,7 +75,7 @@ pub(super) fn element_numbers(
     let shape = indices.ty.shape.clone();
     let fits = |(own, (&size, &data)): (usize, (&u64, &u64))| own == axis || size <= data;
     if shape.len() != sizes.len() || !shape.iter().zip(sizes).enumerate().all(fits) {
-        let reason = format!("indices {} do not fit data of {sizes:?} along axis {axis}", indices.ty);
+        let reason = format!("indices {} do not match data of {sizes:?} along axis {axis}", indices.ty);
         return Err(c.view.error(reason));
     }
     let strides = packed_strides(sizes);
@@ -111,7 +111,7 @@ pub(super) struct Rows {
 /// The rows of data of `sizes` that tuples of indices (the last dimension) select, after batch axes that both have.
 pub(super) fn row_numbers(c: &mut Composer, sizes: &[u64], indices: &Part, batches: usize) -> Result<Rows, ModelError> {
     let shape = indices.ty.shape.clone();
-    let error = || format!("indices {} do not fit data of {sizes:?} with {batches} batch dimensions", indices.ty);
+    let error = || format!("indices {} do not match data of {sizes:?} with {batches} batch dimensions", indices.ty);
     let Some((&depth, places)) = shape.split_last() else { return Err(c.view.error(error())) };
     let end = usize::try_from(depth).ok().and_then(|depth| depth.checked_add(batches));
     let fits = |&end: &usize| end <= sizes.len() && places.len() >= batches && places[..batches] == sizes[..batches];

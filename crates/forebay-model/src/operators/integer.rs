@@ -51,14 +51,14 @@ impl Factor {
     pub fn new(c: &mut Composer, x: Part, zero: Option<Part>) -> Result<Factor, ModelError> {
         let data_type = x.ty.data_type;
         if !is_byte(data_type) {
-            return Err(c.view.error(format!("{} must be of int8 or uint8", x.ty)));
+            return Err(c.view.error(format!("expected int8 or uint8, found {}", x.ty)));
         }
         let zero = match zero {
             Some(zero) => zero,
             None => c.scalar(data_type, 0.0)?,
         };
         if zero.ty.data_type != data_type {
-            return Err(c.view.error(format!("the zero point {} of {} is of another type", zero.ty, x.ty)));
+            return Err(c.view.error(format!("the zero point {} differs in type from {}", zero.ty, x.ty)));
         }
         Ok(Factor { x, zero })
     }
@@ -131,7 +131,7 @@ pub(super) fn product_of_integers(
     let fits = |part: &Part| broadcast_shapes(&view, &part.ty.shape, &matrix).is_ok_and(|shape| shape == matrix);
     if let Some(part) = others.iter().find(|part| !fits(part)) {
         let whole = TensorType::new(data_type, &matrix);
-        return Err(view.error(format!("zero points, bias and scale must belong to {whole}, and {} does not", part.ty)));
+        return Err(view.error(format!("zero points, bias and scale must broadcast to {whole}; {} does not", part.ty)));
     }
     if k == 0 {
         return Ok(c.kernel(Kernel::Fill { value: 0.0 }, &[], TensorType::new(DataType::Int32, &result)));
@@ -153,10 +153,10 @@ fn convolution_of_integers(
     weights.ty.data_type = x.x.ty.data_type;
     let (kernel, mut ty) = correlation(&view, &x.x, &weights)?;
     let Kernel::Convolution { convolution, .. } = kernel else {
-        return Err(view.error("this is no convolution"));
+        return Err(view.error("this is not a convolution"));
     };
     if w.x.ty.count() == 0 {
-        return Err(view.error("there are no channels"));
+        return Err(view.error("the convolution has no channels"));
     }
     let filters = ty.shape[1];
     let mut reads = vec![x.x.clone(), w.x.clone(), one_of(c, &x.zero, 1)?, one_of(c, &w.zero, filters)?];
@@ -176,7 +176,7 @@ fn convolution_of_integers(
 fn one_of(c: &Composer, x: &Part, count: u64) -> Result<Part, ModelError> {
     match x.ty.count() {
         own if own == 1 || (own == count && x.ty.shape.len() == 1) => c.reshape(x, &[own]),
-        _ => Err(c.view.error(format!("{} must be one number, or one for each of {count}", x.ty))),
+        _ => Err(c.view.error(format!("expected 1 or {count} numbers, found {}", x.ty))),
     }
 }
 
@@ -198,7 +198,7 @@ fn conv_integer(view: NodeView) -> Result<Decomposition, ModelError> {
 fn result_zero(c: &mut Composer, i: usize) -> Result<(DataType, Part), ModelError> {
     let data_type = integer_type(&c.view, i)?;
     if !is_byte(data_type) {
-        return Err(c.view.error(format!("input {i} must be of int8 or uint8, not {data_type}")));
+        return Err(c.view.error(format!("input {i} must be of type int8 or uint8, not {data_type}")));
     }
     let zero = match c.view.has_input(i) {
         true => Some(c.input(i)?).filter(|zero| zero.ty.count() > 0),
@@ -206,7 +206,7 @@ fn result_zero(c: &mut Composer, i: usize) -> Result<(DataType, Part), ModelErro
     };
     match zero {
         Some(zero) if zero.ty.count() == 1 => Ok((data_type, c.reshape(&zero, &[])?)),
-        Some(zero) => Err(c.view.error(format!("the zero point of the result must be one number, not {}", zero.ty))),
+        Some(zero) => Err(c.view.error(format!("the result's zero point must be a single number, not {}", zero.ty))),
         None => Ok((data_type, c.scalar(data_type, 0.0)?)),
     }
 }
@@ -277,7 +277,7 @@ fn qgemm(view: NodeView) -> Result<Decomposition, ModelError> {
     let (mut a, b) = (Factor::of(&mut c, 0, 2)?, Factor::of(&mut c, 3, 5)?);
     let of_b = scale(&mut c, 4, false)?;
     if a.x.ty.shape.len() != 2 || b.x.ty.shape.len() != 2 {
-        return Err(view.error(format!("operands {} and {} are no matrices", a.x.ty, b.x.ty)));
+        return Err(view.error(format!("operands {} and {} are not matrices", a.x.ty, b.x.ty)));
     }
     if view.int("transA", 0)? != 0 {
         a.x = c.transpose(&a.x, &[1, 0])?;
@@ -340,7 +340,7 @@ pub(super) fn real_product(
     }
     let ty = TensorType::new(DataType::Float32, &sums.ty.shape);
     if y.ty != ty {
-        return Err(c.view.error(format!("scale and bias make {} of {ty}", y.ty)));
+        return Err(c.view.error(format!("scale and bias change the result from {ty} to {}", y.ty)));
     }
     Ok(y)
 }

@@ -42,7 +42,7 @@ fn compress(view: NodeView) -> Result<Decomposition, ModelError> {
     let x = c.input(0)?;
     let condition = view.whole_constant(1)?;
     if condition.data_type() != DataType::Bool || condition.shape().len() != 1 {
-        return Err(view.error(format!("the condition is a list of bool, not {}", condition.ty())));
+        return Err(view.error(format!("the condition must be a list of bool, not {}", condition.ty())));
     }
     let (data, axis) = match view.attribute("axis") {
         Some(_) => (x.clone(), view.axis(view.int("axis", 0)?, x.ty.shape.len())?),
@@ -51,7 +51,7 @@ fn compress(view: NodeView) -> Result<Decomposition, ModelError> {
     let kept: Vec<i64> = condition.bytes().iter().zip(0..).filter(|&(&byte, _)| byte != 0).map(|(_, i)| i).collect();
     if kept.last().is_some_and(|&last| last as u64 >= data.ty.shape[axis]) {
         return Err(view.error(format!(
-            "a condition of {} does not fit axis {axis} of {}",
+            "a condition of {} elements does not fit axis {axis} of {}",
             condition.count(),
             data.ty
         )));
@@ -74,7 +74,7 @@ fn unique(view: NodeView) -> Result<Decomposition, ModelError> {
         }
         None => {
             let count = x.count();
-            (x.reshaped(&[count]).ok_or_else(|| view.error("the input as a list"))?, 0)
+            (x.reshaped(&[count]).ok_or_else(|| view.error("cannot flatten the input"))?, 0)
         }
     };
     let shape = x.shape().to_vec();
@@ -110,7 +110,8 @@ fn unique(view: NodeView) -> Result<Decomposition, ModelError> {
     }
     let mut sizes = shape.clone();
     sizes[axis] = groups.len() as u64;
-    let y = Tensor::new(x.data_type(), &sizes, elements).ok_or_else(|| view.error("the slices that differ"))?;
+    let y =
+        Tensor::new(x.data_type(), &sizes, elements).ok_or_else(|| view.error("cannot create the unique slices"))?;
     let list = |values: Vec<i64>| Tensor::from_i64(&[values.len() as u64], &values);
     let firsts = list(groups.iter().map(|group| group[0] as i64).collect());
     let counts = list(groups.iter().map(|group| group.len() as i64).collect());

@@ -41,13 +41,13 @@ fn linear_attention(view: NodeView) -> Result<Decomposition, ModelError> {
         "delta" => (false, true),
         "gated_delta" => (true, true),
         other => {
-            let reason = format!("attribute update_rule is linear, gated, delta or gated_delta, not '{other}'");
+            let reason = format!("attribute update_rule must be linear, gated, delta or gated_delta, not '{other}'");
             return Err(view.error(reason));
         }
     };
     for (i, name, is_needed) in [(4, "decay", decays), (5, "beta", corrects)] {
         if view.has_input(i) != is_needed {
-            let what = if is_needed { "needs" } else { "takes no" };
+            let what = if is_needed { "requires" } else { "does not accept" };
             return Err(view.error(format!("the update rule {what} input {name}")));
         }
     }
@@ -66,7 +66,7 @@ fn linear_attention(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut state = if view.has_input(3) {
         let past = c.input(3)?;
         if past.ty.shape != state_shape {
-            return Err(view.error(format!("a past state {state_shape:?} is needed, not {}", past.ty)));
+            return Err(view.error(format!("expected a past state {state_shape:?}, found {}", past.ty)));
         }
         c.cast(&past, DataType::Float32)
     } else {
@@ -118,7 +118,7 @@ fn sizes(view: &NodeView, query: &Part, key: &Part, value: &Part) -> Result<Size
     let q_heads = size(view, "attribute q_num_heads", view.int("q_num_heads", 0)?)?;
     let heads = size(view, "attribute kv_num_heads", view.int("kv_num_heads", 0)?)?;
     if heads == 0 || q_heads == 0 || q_heads % heads != 0 {
-        return Err(view.error(format!("{q_heads} heads of queries do not share {heads} heads of keys")));
+        return Err(view.error(format!("{q_heads} query heads cannot share {heads} key heads")));
     }
     let fits = || {
         let &[batch, length, hidden] = query.ty.shape.as_slice() else { return None };
@@ -130,12 +130,14 @@ fn sizes(view: &NodeView, query: &Part, key: &Part, value: &Part) -> Result<Size
     };
     let sizes = fits().ok_or_else(|| {
         view.error(format!(
-            "query {}, key {} and value {} are not [batch, length, size] of {q_heads} and {heads} heads",
+            "query {}, key {} and value {} do not match [batch, length, size] with {q_heads} and {heads} heads",
             query.ty, key.ty, value.ty
         ))
     })?;
     if sizes.length > LENGTH_MAX {
-        return Err(view.error(format!("{} positions are more than {LENGTH_MAX}; run them in pieces", sizes.length)));
+        let length = sizes.length;
+        let reason = format!("{length} positions are more than the maximum of {LENGTH_MAX}; run them in several parts");
+        return Err(view.error(reason));
     }
     Ok(sizes)
 }
@@ -148,7 +150,7 @@ fn decay(c: &mut Composer, sizes: Sizes) -> Result<Part, ModelError> {
         [b, l, width] if [b, l] == [batch, length] && width == heads => 1,
         [b, l, width] if [b, l] == [batch, length] && width == heads * key => key,
         _ => {
-            let reason = format!("decay {} is not [{batch}, {length}, {heads} or {}]", decay.ty, heads * key);
+            let reason = format!("decay must be [{batch}, {length}, {heads} or {}], not {}", heads * key, decay.ty);
             return Err(c.view.error(reason));
         }
     };
@@ -165,7 +167,7 @@ fn beta(c: &mut Composer, sizes: Sizes) -> Result<Part, ModelError> {
             if [batch, length] == [sizes.batch, sizes.length] && (width == sizes.heads || width == 1) => {}
         _ => {
             let Sizes { batch, length, heads, .. } = sizes;
-            return Err(c.view.error(format!("beta {} is not [{batch}, {length}, {heads} or 1]", beta.ty)));
+            return Err(c.view.error(format!("beta must be [{batch}, {length}, {heads} or 1], not {}", beta.ty)));
         }
     }
     Ok(c.cast(&beta, DataType::Float32))

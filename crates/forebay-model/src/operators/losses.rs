@@ -53,16 +53,16 @@ fn labels(c: &mut Composer, labels: &Part, classes: u64) -> Result<Labels, Model
 /// The batch size, the number of classes and the number of positions, if scores \[n, classes, ..] and labels \[n, ..] fit each other.
 fn sizes(view: &NodeView, scores: &TensorType, labels: &TensorType) -> Result<[u64; 3], ModelError> {
     let [batches, classes, places @ ..] = scores.shape.as_slice() else {
-        return Err(view.error(format!("scores [n, classes, ..] are needed, not {scores}")));
+        return Err(view.error(format!("expected scores [n, classes, ..], found {scores}")));
     };
     if labels.shape != [&[*batches], places].concat() {
-        return Err(view.error(format!("labels {labels} do not fit scores {scores}")));
+        return Err(view.error(format!("labels {labels} do not match scores {scores}")));
     }
     Ok([*batches, *classes, product(view, places)?])
 }
 
 fn zero(c: &mut Composer, data_type: DataType) -> Result<Part, ModelError> {
-    let zero = Tensor::zeros(data_type, &[]).ok_or_else(|| c.view.error("zero"))?;
+    let zero = Tensor::zeros(data_type, &[]).ok_or_else(|| c.view.error("cannot create a zero"))?;
     Ok(c.constant(zero))
 }
 
@@ -99,7 +99,7 @@ fn likelihood(c: &mut Composer, scores: &Part, given: &Part) -> Result<Part, Mod
     if view.has_input(2) {
         let weight = c.input(2)?;
         if weight.ty.shape != [classes] {
-            return Err(view.error(format!("{classes} weights are needed, not {}", weight.ty)));
+            return Err(view.error(format!("expected {classes} weights, found {}", weight.ty)));
         }
         let labels = c.reshape(&labels, &[count])?;
         let own = take_rows(c, &weight, [classes, 1], &labels, &shape)?;
@@ -125,7 +125,7 @@ fn likelihood(c: &mut Composer, scores: &Part, given: &Part) -> Result<Part, Mod
             let (sum, weight) = (total(c, ReduceOp::Sum, &loss)?, total(c, ReduceOp::Sum, &weights)?);
             c.binary(BinaryOp::Divide, &sum, &weight)
         }
-        (other, _) => Err(view.error(format!("attribute reduction is none, sum or mean, not '{other}'"))),
+        (other, _) => Err(view.error(format!("attribute reduction must be none, sum or mean, not '{other}'"))),
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) fn general_product(c: &mut Composer) -> Result<Part, ModelError> {
     let view = c.view;
     let (a, b) = (c.input(0)?, c.input(1)?);
     let (transpose_a, transpose_b) = (view.int("transA", 0)? != 0, view.int("transB", 0)? != 0);
-    let error = || view.error(format!("operands {} and {} are no matrices that can be multiplied", a.ty, b.ty));
+    let error = || view.error(format!("operands {} and {} are not matrices that can be multiplied", a.ty, b.ty));
     let (&[a0, a1], &[b0, b1]) = (a.ty.shape.as_slice(), b.ty.shape.as_slice()) else { return Err(error()) };
     let (m, k) = if transpose_a { (a1, a0) } else { (a0, a1) };
     let (k_of_b, n) = if transpose_b { (b1, b0) } else { (b0, b1) };

@@ -90,14 +90,14 @@ fn max_unpool(view: NodeView) -> Result<Decomposition, ModelError> {
     let strides = per_dimension(&view, "strides", n, 1, 1)?;
     let pads = per_dimension(&view, "pads", 2 * n, 0, 0)?;
     if indices.ty.shape != x.ty.shape || kernel.len() != n {
-        return Err(view.error(format!("indices {} and a window of {kernel:?} do not fit {}", indices.ty, x.ty)));
+        return Err(view.error(format!("indices {} and a window of {kernel:?} do not match {}", indices.ty, x.ty)));
     }
     let mut shape = x.ty.shape[..2].to_vec();
     for d in 0..n {
         let reach = (input[d].max(1) - 1).checked_mul(strides[d]);
         let reach = reach.and_then(|reach| reach.checked_add(u64::try_from(kernel[d]).ok()?));
         let own = reach.and_then(|reach| reach.checked_sub(pads[d])?.checked_sub(pads[d + n]));
-        shape.push(own.ok_or_else(|| view.error(format!("a window of {kernel:?} is impossible for {}", x.ty)))?);
+        shape.push(own.ok_or_else(|| view.error(format!("a window of {kernel:?} is invalid for {}", x.ty)))?);
     }
     let (total, count) = (product(&view, &shape)?, product(&view, &x.ty.shape)?);
     let zeros = c.kernel(Kernel::Fill { value: 0.0 }, &[], TensorType::new(x.ty.data_type, &[total, 1]));
@@ -110,7 +110,7 @@ fn max_unpool(view: NodeView) -> Result<Decomposition, ModelError> {
     let asked = view.constant_ints(2)?;
     let asked = asked.iter().map(|&value| size(&view, "a size", value)).collect::<Result<Vec<_>, _>>()?;
     if asked.len() != shape.len() || asked.iter().zip(&shape).any(|(asked, own)| asked < own) {
-        return Err(view.error(format!("sizes {asked:?} do not hold the pooling's {shape:?}")));
+        return Err(view.error(format!("the sizes must be at least the pooling's {shape:?}, but are {asked:?}")));
     }
     if asked == shape {
         return c.finish(y);

@@ -25,10 +25,10 @@ fn count_ngrams(view: NodeView) -> Result<Decomposition, ModelError> {
     let (batch, length) = match *x.ty.shape {
         [length] => (1, length),
         [batch, length] => (batch, length),
-        _ => return Err(view.error(format!("one or two dimensions are needed, not {}", x.ty))),
+        _ => return Err(view.error(format!("expected one or two dimensions, found {}", x.ty))),
     };
     if !matches!(x.ty.data_type, DataType::Int32 | DataType::Int64) {
-        return Err(view.error(format!("n-grams are of int32 or int64, not of {}", x.ty.data_type)));
+        return Err(view.error(format!("n-grams must be int32 or int64, not {}", x.ty.data_type)));
     }
     let missing = |name: &str| view.error(format!("attribute {name} is missing"));
     let list = |name: &str| view.ints(name)?.ok_or_else(|| missing(name));
@@ -40,14 +40,14 @@ fn count_ngrams(view: NodeView) -> Result<Decomposition, ModelError> {
         None => vec![1.0; places.len()],
         Some(Attribute::Floats(weights)) if weights.len() == places.len() => weights.clone(),
         Some(_) => {
-            return Err(view.error(format!("attribute weights has no number for each of {} n-grams", places.len())));
+            return Err(view.error(format!("attribute weights needs a number for each of {} n-grams", places.len())));
         }
     };
     let (is_weighted, is_counted) = match view.string("mode", "")? {
         "TF" => (false, true),
         "IDF" => (true, false),
         "TFIDF" => (true, true),
-        other => return Err(view.error(format!("attribute mode is TF, IDF or TFIDF, not '{other}'"))),
+        other => return Err(view.error(format!("attribute mode must be TF, IDF or TFIDF, not '{other}'"))),
     };
     let x = c.reshape(&x, &[batch, length])?;
     let mut columns: Vec<Part> = Vec::new();
@@ -59,7 +59,7 @@ fn count_ngrams(view: NodeView) -> Result<Decomposition, ModelError> {
         let grams = usize::try_from(begins[i]).ok().zip(usize::try_from(end).ok());
         let grams =
             grams.and_then(|(begin, end)| pool.get(begin..end)).filter(|grams| (grams.len() as u64).is_multiple_of(n));
-        let grams = grams.ok_or_else(|| view.error("attribute ngram_counts does not divide the pool"))?;
+        let grams = grams.ok_or_else(|| view.error("attribute ngram_counts does not fit the pool"))?;
         let count = grams.len() / n as usize;
         let own = gram..gram + count;
         gram += count;
@@ -91,7 +91,7 @@ fn count_ngrams(view: NodeView) -> Result<Decomposition, ModelError> {
         columns.push(total);
         for &place in places {
             if sources.insert(place, column).is_some() {
-                return Err(view.error(format!("attribute ngram_indexes has {place} twice")));
+                return Err(view.error(format!("attribute ngram_indexes contains {place} twice")));
             }
             column += 1;
         }
@@ -99,7 +99,7 @@ fn count_ngrams(view: NodeView) -> Result<Decomposition, ModelError> {
     let last = places.iter().copied().max().unwrap_or(-1);
     let outputs = size(&view, "attribute ngram_indexes", last.saturating_add(1))?;
     if outputs > COMPARISONS_MAX || places.iter().any(|&place| place < 0) {
-        return Err(view.error(format!("attribute ngram_indexes names places from 0 to {COMPARISONS_MAX}")));
+        return Err(view.error(format!("attribute ngram_indexes must contain places from 0 to {COMPARISONS_MAX}")));
     }
     // The counts are followed by a column of zeros, for positions without an n-gram.
     let zeros = TensorType::new(DataType::Float32, &[batch, 1]);
@@ -120,7 +120,7 @@ fn found(c: &mut Composer, x: &Part, grams: &[i64], [n, step, windows]: [u64; 3]
     let comparisons = batch.checked_mul(windows).and_then(|places| places.checked_mul(count));
     if comparisons.is_none_or(|comparisons| comparisons > COMPARISONS_MAX) {
         return Err(c.view.error(format!(
-            "{count} n-grams at {windows} places of {batch} rows are more than {COMPARISONS_MAX} comparisons"
+            "{count} n-grams at {windows} places of {batch} rows need more than {COMPARISONS_MAX} comparisons"
         )));
     }
     let mut matches: Option<Part> = None;
@@ -135,7 +135,7 @@ fn found(c: &mut Composer, x: &Part, grams: &[i64], [n, step, windows]: [u64; 3]
             None => equal,
         });
     }
-    let matches = matches.ok_or_else(|| c.view.error("n-grams have one element or more"))?;
+    let matches = matches.ok_or_else(|| c.view.error("n-grams must have at least one element"))?;
     let matches = c.cast(&matches, DataType::Float32);
     let sums = c.reduce(ReduceOp::Sum, &[1], &matches)?;
     c.reshape(&sums, &[batch, count])

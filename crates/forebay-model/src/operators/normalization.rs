@@ -26,7 +26,7 @@ fn batch_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let parts = (0..5).map(|i| c.input(i)).collect::<Result<Vec<Part>, _>>()?;
     let x = &parts[0];
     if view.int("spatial", 1)? == 0 {
-        return Err(view.error("attribute spatial 0 (statistics per element) is not supported"));
+        return Err(view.error("attribute spatial = 0 (statistics per element) is not supported"));
     }
     check_channels(&view, x, &parts[1..])?;
     let (epsilon, activation) = (view.float("epsilon", 1e-5)?, Activation::None);
@@ -49,7 +49,7 @@ fn check_channels<'a>(view: &NodeView, x: &Part, parts: impl IntoIterator<Item =
         return Err(view.error(format!("the input {} has no channels (axis 1)", x.ty)));
     };
     match parts.into_iter().find(|part| part.ty.shape != [channels]) {
-        Some(part) => Err(view.error(format!("[{channels}] is needed for every channel of {}, not {}", x.ty, part.ty))),
+        Some(part) => Err(view.error(format!("expected [{channels}] for the channels of {}, found {}", x.ty, part.ty))),
         None => Ok(()),
     }
 }
@@ -100,7 +100,7 @@ pub(super) fn layer_normalized(
 fn standardized_rows(c: &mut Composer, x: &Part, row_count: u64, epsilon: f32) -> Result<Part, ModelError> {
     let count = product(&c.view, &x.ty.shape)?;
     if row_count == 0 || count == 0 || count % row_count != 0 {
-        return Err(c.view.error(format!("{} does not divide into {row_count} groups", x.ty)));
+        return Err(c.view.error(format!("cannot split {} into {row_count} groups", x.ty)));
     }
     let size = count / row_count;
     let rows = c.reshape(x, &[row_count, size])?;
@@ -152,7 +152,7 @@ fn group_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
         return Err(view.error(format!("the input {} has no channels (axis 1)", x.ty)));
     };
     if groups == 0 || channels % groups != 0 {
-        return Err(view.error(format!("{channels} channels do not divide into {groups} groups")));
+        return Err(view.error(format!("cannot split {channels} channels into {groups} groups")));
     }
     let epsilon = view.float("epsilon", 1e-5)?;
     if batch == 1 {
@@ -225,7 +225,7 @@ fn lp_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let op = match view.int("p", 2)? {
         1 => ReduceOp::L1,
         2 => ReduceOp::L2,
-        p => return Err(view.error(format!("attribute p is 1 or 2, not {p}"))),
+        p => return Err(view.error(format!("attribute p must be 1 or 2, not {p}"))),
     };
     let norm = c.reduce(op, &[axis], &x)?;
     let (zero, one) = (c.floats(x.ty.data_type, &[], &[0.0])?, c.floats(x.ty.data_type, &[], &[1.0])?);
@@ -240,7 +240,7 @@ fn local_response_normalization(view: NodeView) -> Result<Decomposition, ModelEr
     let x = c.input(0)?;
     let size = super::shapes::size(&view, "attribute size", view.int("size", 0)?)?;
     if size == 0 || x.ty.shape.len() < 2 {
-        return Err(view.error(format!("attribute size {size} on an input {} is not allowed", x.ty)));
+        return Err(view.error(format!("attribute size = {size} is not allowed for the input {}", x.ty)));
     }
     let kernel = Kernel::LocalResponseNormalization {
         size,

@@ -28,7 +28,7 @@ fn largest(c: &mut Composer, x: &Part, axis: usize) -> Result<Part, ModelError> 
 /// The indices of the first k elements, in a given order, along an axis.
 fn chosen(c: &mut Composer, x: &Part, k: u64, kernel: Kernel, axis: usize) -> Result<Part, ModelError> {
     if k > x.ty.shape[axis] {
-        return Err(c.view.error(format!("{k} elements along axis {axis} of {} are too many", x.ty)));
+        return Err(c.view.error(format!("cannot select {k} elements along axis {axis} of {}", x.ty)));
     }
     let mut shape = x.ty.shape.clone();
     shape[axis] = k;
@@ -58,7 +58,7 @@ fn top_k(view: NodeView) -> Result<Decomposition, ModelError> {
         ..10 => view.int("k", -1)?,
         _ => match view.constant_ints(1)?.as_slice() {
             &[k] => k,
-            other => return Err(view.error(format!("k is one number, not {other:?}"))),
+            other => return Err(view.error(format!("k must be one number, not {other:?}"))),
         },
     };
     let k = size(&view, "k", k)?;
@@ -102,10 +102,10 @@ fn scan(view: NodeView, op: ScanOp) -> Result<Decomposition, ModelError> {
     let x = c.input(0)?;
     let axis = match view.constant_ints(1)?.as_slice() {
         &[axis] => view.axis(axis, x.ty.shape.len())?,
-        other => return Err(view.error(format!("the axis is one number, not {other:?}"))),
+        other => return Err(view.error(format!("the axis must be one number, not {other:?}"))),
     };
     if x.ty.data_type == DataType::Bool {
-        return Err(view.error("the operand's type bool is not allowed"));
+        return Err(view.error("operands of type bool are not supported"));
     }
     let (exclusive, reverse) = (view.int("exclusive", 0)? != 0, view.int("reverse", 0)? != 0);
     let y = c.kernel(Kernel::Scan { axis, op, exclusive, reverse }, &[&x], x.ty.clone());

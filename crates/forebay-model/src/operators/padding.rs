@@ -29,7 +29,7 @@ fn pad(view: NodeView) -> Result<Decomposition, ModelError> {
     let pads = attribute_or_input(&view, "pads", 1)?.ok_or_else(|| view.error("the pads are missing"))?;
     let along: Vec<i64> = if view.has_input(3) { view.constant_ints(3)? } else { (0..rank as i64).collect() };
     if pads.len() != 2 * along.len() {
-        return Err(view.error(format!("{} pads for {} axes", pads.len(), along.len())));
+        return Err(view.error(format!("expected two pads for each of {} axes, found {}", along.len(), pads.len())));
     }
     axes(&view, &along, rank)?;
     let (mut begins, mut starts) = (vec![0; rank], vec![0; rank]);
@@ -59,7 +59,7 @@ fn pad(view: NodeView) -> Result<Decomposition, ModelError> {
             "wrap" => repeating_pad(&mut c, &y, padding, None)?,
             other => {
                 return Err(
-                    view.error(format!("attribute mode '{other}' is not supported (constant, reflect, edge, wrap)"))
+                    view.error(format!("attribute mode must be constant, reflect, edge or wrap, not '{other}'"))
                 );
             }
         };
@@ -86,7 +86,9 @@ fn constant_pad(c: &mut Composer, x: &Part, padding: Padding) -> Result<Part, Mo
     }
     let value = c.input(2)?;
     if value.ty.count() != 1 || value.ty.data_type != x.ty.data_type {
-        return Err(view.error(format!("the value to pad {} with is one number of its type, not {}", x.ty, value.ty)));
+        return Err(
+            view.error(format!("the value to pad {} with must be one number of its type, not {}", x.ty, value.ty))
+        );
     }
     let value = c.reshape(&value, &[])?;
     if x.ty.count() == 0 {
@@ -161,7 +163,7 @@ fn center_crop_pad(view: NodeView) -> Result<Decomposition, ModelError> {
     let sizes = view.constant_ints(1)?;
     let along: Vec<i64> = view.ints("axes")?.map_or_else(|| (0..rank as i64).collect(), <[i64]>::to_vec);
     if sizes.len() != along.len() {
-        return Err(view.error(format!("{} sizes for {} axes", sizes.len(), along.len())));
+        return Err(view.error(format!("expected a size for each of {} axes, found {}", along.len(), sizes.len())));
     }
     axes(&view, &along, rank)?;
     let (mut begins, mut starts) = (vec![0; rank], vec![0; rank]);

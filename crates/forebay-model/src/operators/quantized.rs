@@ -74,7 +74,7 @@ fn limits(view: &NodeView, data_type: DataType) -> Result<(f32, f32), ModelError
             let (low, high) = narrow::limits(data_type).unwrap_or_default();
             (low as f32, high as f32)
         }
-        other => return Err(view.error(format!("{other} is no type of quantised numbers here"))),
+        other => return Err(view.error(format!("{other} is not supported for quantised numbers here"))),
     })
 }
 
@@ -127,7 +127,7 @@ fn spread(c: &mut Composer, x: &TensorType, part: &Part) -> Result<Part, ModelEr
     let axis = view.axis(view.int("axis", 1)?, rank)?;
     let size = x.shape[axis];
     let error = |block: i64| {
-        view.error(format!("{} is no scale or zero point of {x} along axis {axis} in blocks of {block}", part.ty))
+        view.error(format!("{} cannot be a scale or zero point of {x} along axis {axis} in blocks of {block}", part.ty))
     };
     if block == 0 {
         if part.ty.shape != [size] {
@@ -172,7 +172,7 @@ fn quantize_linear(view: NodeView) -> Result<Decomposition, ModelError> {
         (true, wanted) => {
             let own = view.input_type(2)?.data_type;
             if wanted.is_some_and(|wanted| wanted != own) {
-                return Err(view.error(format!("output_dtype is not the zero point's type {own}")));
+                return Err(view.error(format!("output_dtype must be the zero point's type {own}")));
             }
             own
         }
@@ -218,7 +218,7 @@ fn dequantize_linear(view: NodeView) -> Result<Decomposition, ModelError> {
 /// Quantises a tensor to uint8 with a scale and a zero point that are computed from its smallest element, its largest element and 0.
 pub(super) fn dynamically(c: &mut Composer, x: &Part) -> Result<[Part; 3], ModelError> {
     if x.ty.data_type != DataType::Float32 {
-        return Err(c.view.error(format!("{} must be of float32", x.ty)));
+        return Err(c.view.error(format!("the input must be float32, not {}", x.ty)));
     }
     let axes: Vec<usize> = (0..x.ty.shape.len()).collect();
     let zero = c.scalar(DataType::Float32, 0.0)?;
@@ -369,7 +369,7 @@ fn concatenate(view: NodeView) -> Result<Decomposition, ModelError> {
     let count = view.node.inputs.len().saturating_sub(2) / 3;
     let data_type = integer_type(&view, 1)?;
     let parts = (0..count).map(|i| real(&mut c, 2 + 3 * i)).collect::<Result<Vec<Part>, _>>()?;
-    let first = parts.first().ok_or_else(|| view.error("there is nothing to join"))?;
+    let first = parts.first().ok_or_else(|| view.error("there are no inputs to join"))?;
     let axis = view.axis(view.int("axis", 0)?, first.ty.shape.len())?;
     let mut joined = first.ty.clone();
     let fits = |part: &&Part| {
@@ -380,7 +380,7 @@ fn concatenate(view: NodeView) -> Result<Decomposition, ModelError> {
         return Err(view.error(format!("{} cannot be joined to {} along axis {axis}", part.ty, first.ty)));
     }
     let total = parts.iter().try_fold(0u64, |total, part| total.checked_add(part.ty.shape[axis]));
-    joined.shape[axis] = total.ok_or_else(|| view.error("the parts hold more than 2^64 elements"))?;
+    joined.shape[axis] = total.ok_or_else(|| view.error("the parts have more than 2^64 elements"))?;
     let (mut sum, mut start): (Option<Part>, u64) = (None, 0);
     for part in &parts {
         let mut begins = vec![0; joined.shape.len()];

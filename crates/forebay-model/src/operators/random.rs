@@ -77,7 +77,9 @@ fn distributed(
     product(&view, &shape)?;
     let result_type = result_type(&view, default)?;
     if !result_type.is_float() {
-        return Err(view.error(format!("random numbers of a distribution are real, not {result_type}")));
+        return Err(
+            view.error(format!("random numbers of a distribution must be floating-point numbers, not {result_type}"))
+        );
     }
     let y = distribution(&mut c, inputs, &shape)?;
     let y = c.cast(&y, result_type);
@@ -133,10 +135,10 @@ fn multinomial(view: NodeView) -> Result<Decomposition, ModelError> {
     let logits = c.input(0)?;
     let samples = size(&view, "attribute sample_size", view.int("sample_size", 1)?)?;
     let &[batch, classes] = logits.ty.shape.as_slice() else {
-        return Err(view.error(format!("probabilities [batch, classes] are needed, not {}", logits.ty)));
+        return Err(view.error(format!("expected probabilities [batch, classes], found {}", logits.ty)));
     };
     if classes == 0 || classes > CLASSES_MAX {
-        return Err(view.error(format!("{classes} classes: there may be 1 to {CLASSES_MAX}")));
+        return Err(view.error(format!("the number of classes must be from 1 to {CLASSES_MAX}, but is {classes}")));
     }
     let result_type = result_type(&view, DataType::Int32)?;
     let logits = c.cast(&logits, DataType::Float32);

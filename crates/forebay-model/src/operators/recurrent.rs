@@ -44,7 +44,7 @@ fn activation(
         "elu" => RecurrentActivation::Elu { alpha: alpha(1.0) },
         "softsign" => RecurrentActivation::Softsign,
         "softplus" => RecurrentActivation::Softplus,
-        _ => return Err(view.error(format!("attribute activations names '{name}', which is no function of ONNX"))),
+        _ => return Err(view.error(format!("attribute activations names '{name}', which is not a function of ONNX"))),
     })
 }
 
@@ -64,7 +64,7 @@ pub(super) fn recurrence(view: &NodeView, cell: RecurrentCell) -> Result<Recurre
         "bidirectional" => &[false, true],
         other => {
             let choices = "forward, reverse or bidirectional";
-            return Err(view.error(format!("attribute direction is {choices}, not '{other}'")));
+            return Err(view.error(format!("attribute direction must be {choices}, not '{other}'")));
         }
     };
     let defaults: &[&str] = match cell {
@@ -80,7 +80,7 @@ pub(super) fn recurrence(view: &NodeView, cell: RecurrentCell) -> Result<Recurre
         Some(Attribute::Strings(names)) if names.len() == 2 * wanted && reverses.len() == 1 => {
             names[..wanted].iter().map(String::as_str).collect()
         }
-        Some(_) => return Err(view.error(format!("attribute activations must be {wanted} names"))),
+        Some(_) => return Err(view.error(format!("attribute activations must contain {wanted} names"))),
     };
     let (mut alphas, mut betas) =
         (numbers(view, "activation_alpha")?.into_iter(), numbers(view, "activation_beta")?.into_iter());
@@ -119,7 +119,7 @@ impl Sizes {
 fn zeros(c: &mut Composer, shape: &[u64]) -> Result<Part, ModelError> {
     let bytes = product(&c.view, shape)?.checked_mul(4).and_then(|bytes| usize::try_from(bytes).ok());
     let tensor = bytes.and_then(|bytes| Tensor::new(DataType::Float32, shape, vec![0; bytes]));
-    let tensor = tensor.ok_or_else(|| c.view.error(format!("zeros of sizes {shape:?} are too large")))?;
+    let tensor = tensor.ok_or_else(|| c.view.error(format!("a tensor with the sizes {shape:?} is too large")))?;
     Ok(c.constant(tensor))
 }
 
@@ -208,7 +208,9 @@ fn recurrent(view: NodeView, cell: RecurrentCell) -> Result<Decomposition, Model
     }
     let hidden = view.int("hidden_size", units as i64)?;
     if u64::try_from(hidden) != Ok(units) {
-        return Err(view.error(format!("attribute hidden_size {hidden} is not the {units} of the recurrent weights")));
+        return Err(
+            view.error(format!("attribute hidden_size is {hidden}, but the recurrent weights have {units} units"))
+        );
     }
     let (steps, batch) = if by_batch { (second, first) } else { (first, second) };
     let sizes = Sizes { steps, batch, directions, columns: columns_, units };
@@ -261,10 +263,10 @@ fn state(c: &mut Composer, sizes: &Sizes, i: usize, by_batch: bool) -> Result<Pa
     }
     let state = c.input(i)?;
     if by_batch {
-        sizes.check(&c.view, "a first state", &state, &[batch, directions, units])?;
+        sizes.check(&c.view, "an initial state", &state, &[batch, directions, units])?;
         return c.transpose(&state, &[1, 0, 2]);
     }
-    sizes.check(&c.view, "a first state", &state, &[directions, batch, units])?;
+    sizes.check(&c.view, "an initial state", &state, &[directions, batch, units])?;
     Ok(state)
 }
 

@@ -29,11 +29,11 @@ fn max_roi_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (x, regions) = (c.input(0)?, c.input(1)?);
     let (&[batch, channels, height, width], &[count, 5]) = (x.ty.shape.as_slice(), regions.ty.shape.as_slice()) else {
-        let reason = format!("images [n, c, h, w] and regions [count, 5] are needed, not {} and {}", x.ty, regions.ty);
+        let reason = format!("expected images [n, c, h, w] and regions [count, 5], found {} and {}", x.ty, regions.ty);
         return Err(view.error(reason));
     };
     if x.ty.shape.contains(&0) || count == 0 {
-        return Err(view.error(format!("there are no regions {} of images {}", regions.ty, x.ty)));
+        return Err(view.error(format!("the regions {} or the images {} are empty", regions.ty, x.ty)));
     }
     let pooled = match view.ints("pooled_shape")? {
         Some(&[height, width]) => [

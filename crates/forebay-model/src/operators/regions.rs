@@ -37,22 +37,24 @@ fn roi_align(view: NodeView) -> Result<Decomposition, ModelError> {
     let (x, regions, images) = (c.input(0)?, c.input(1)?, c.input(2)?);
     let (&[_, _, height, width], &[count, 4]) = (x.ty.shape.as_slice(), regions.ty.shape.as_slice()) else {
         return Err(view
-            .error(format!("images [n, c, h, w] and regions [count, 4] are needed, not {} and {}", x.ty, regions.ty)));
+            .error(format!("expected images [n, c, h, w] and regions [count, 4], found {} and {}", x.ty, regions.ty)));
     };
     if images.ty.shape != [count] || x.ty.shape.contains(&0) || count == 0 {
-        return Err(view.error(format!("{} regions of images {} do not fit {}", count, x.ty, images.ty)));
+        return Err(
+            view.error(format!("{} regions of images {} do not fit the image indices {}", count, x.ty, images.ty))
+        );
     }
     let is_average = match view.string("mode", "avg")? {
         "avg" => true,
         "max" => false,
-        other => return Err(view.error(format!("attribute mode is avg or max, not '{other}'"))),
+        other => return Err(view.error(format!("attribute mode must be avg or max, not '{other}'"))),
     };
     // Before opset 16, there was only one way.
     let default = if view.version() < 16 { "output_half_pixel" } else { "half_pixel" };
     let half_pixel = match view.string("coordinate_transformation_mode", default)? {
         "half_pixel" => true,
         "output_half_pixel" => false,
-        other => return Err(view.error(format!("attribute coordinate_transformation_mode '{other}' is not known"))),
+        other => return Err(view.error(format!("unknown value '{other}' of attribute coordinate_transformation_mode"))),
     };
     let ratio = size(&view, "attribute sampling_ratio", view.int("sampling_ratio", 0)?)?;
     let bins = Bins {

@@ -72,7 +72,7 @@ fn resize(view: NodeView) -> Result<Decomposition, ModelError> {
         }
         let is_weighted = matches!(mode, Mode::Weighted { .. });
         if target.size > SIZE_MAX || x.ty.shape[axis] == 0 || (is_weighted && x.ty.shape[axis] > SIZE_MAX) {
-            return Err(view.error(format!("axis {axis} of {} cannot become {}", x.ty, target.size)));
+            return Err(view.error(format!("axis {axis} of {} cannot be resized to {}", x.ty, target.size)));
         }
         let from = x.ty.shape[axis];
         let positions = coordinates.positions(&view, from, &target)?;
@@ -104,7 +104,7 @@ fn resize(view: NodeView) -> Result<Decomposition, ModelError> {
 fn mode(view: &NodeView) -> Result<Mode, ModelError> {
     let (antialias, exclude_outside) = (view.int("antialias", 0)? != 0, view.int("exclude_outside", 0)? != 0);
     match view.string("mode", "nearest")? {
-        "nearest" if antialias => Err(view.error("attribute antialias is for the modes linear and cubic")),
+        "nearest" if antialias => Err(view.error("attribute antialias only applies to the modes linear and cubic")),
         "nearest" => Ok(Mode::Nearest),
         "linear" | "bilinear" if !antialias && !exclude_outside => Ok(Mode::Linear),
         "linear" | "bilinear" => Ok(Mode::Weighted { cubic: None, antialias, exclude_outside }),
@@ -112,7 +112,7 @@ fn mode(view: &NodeView) -> Result<Mode, ModelError> {
             let cubic = Some(f64::from(view.float("cubic_coeff_a", -0.75)?));
             Ok(Mode::Weighted { cubic, antialias, exclude_outside })
         }
-        other => Err(view.error(format!("attribute mode '{other}' is not supported (nearest, linear, cubic)"))),
+        other => Err(view.error(format!("attribute mode must be nearest, linear or cubic, not '{other}'"))),
     }
 }
 
@@ -126,7 +126,9 @@ fn targets(view: &NodeView, x: &Part, is_old: bool, is_cropped: bool) -> Result<
     let mut targets: Vec<Target> = x.ty.shape.iter().map(plain).collect();
     let count = |given: usize, each: usize| match given == each * along.len() {
         true => Ok(()),
-        false => Err(view.error(format!("{given} sizes, scales or limits of a region for {} axes", along.len()))),
+        false => {
+            Err(view.error(format!("{given} sizes, scales or limits of a region do not fit {} axes", along.len())))
+        }
     };
     if is_cropped {
         let region =
@@ -161,7 +163,7 @@ fn targets(view: &NodeView, x: &Part, is_old: bool, is_cropped: bool) -> Result<
         let axis = view.axis(axis, rank)?;
         let size = (x.ty.shape[axis] as f64 * scale).floor();
         if !(scale > 0.0 && (1.0..=SIZE_MAX as f64).contains(&size)) {
-            return Err(view.error(format!("scale {scale} of axis {axis} of {} is not possible", x.ty)));
+            return Err(view.error(format!("axis {axis} of {} cannot be scaled by {scale}", x.ty)));
         }
         targets[axis].size = size as u64;
         targets[axis].scale = scale;
@@ -181,7 +183,7 @@ fn keep_aspect_ratio(view: &NodeView, x: &Part, along: &[i64], targets: &mut [Ta
         "stretch" => return Ok(()),
         "not_larger" => f64::min,
         "not_smaller" => f64::max,
-        other => return Err(view.error(format!("attribute keep_aspect_ratio_policy '{other}' is not known"))),
+        other => return Err(view.error(format!("unknown value '{other}' of attribute keep_aspect_ratio_policy"))),
     };
     let axes = along.iter().map(|&axis| view.axis(axis, targets.len())).collect::<Result<Vec<usize>, _>>()?;
     let Some(scale) = axes.iter().map(|&axis| targets[axis].scale).reduce(pick) else { return Ok(()) };
@@ -235,7 +237,7 @@ impl Coordinates<'_> {
             "ceil" => f64::ceil,
             "round_prefer_floor" => |p| (p - 0.5).ceil(),
             "round_prefer_ceil" => |p| (p + 0.5).floor(),
-            other => return Err(view.error(format!("attribute nearest_mode '{other}' is not known"))),
+            other => return Err(view.error(format!("unknown value '{other}' of attribute nearest_mode"))),
         };
         Ok(positions.iter().map(|&position| round(position) as i64).collect())
     }
@@ -290,7 +292,7 @@ fn extrapolated(c: &mut Composer, y: &Part, axis: usize, mask: &[u8]) -> Result<
     let value = f64::from(c.view.float("extrapolation_value", 0.0)?);
     let mut shape = vec![1; y.ty.shape.len() - axis];
     shape[0] = mask.len() as u64;
-    let mask = Tensor::new(DataType::Bool, &shape, mask).ok_or_else(|| c.view.error("a mask of another size"))?;
+    let mask = Tensor::new(DataType::Bool, &shape, mask).ok_or_else(|| c.view.error("the mask has the wrong size"))?;
     let mask = c.constant(mask);
     let value = c.kernel(Kernel::Fill { value }, &[], TensorType::new(y.ty.data_type, &[]));
     c.select(&mask, &value, y)

@@ -25,11 +25,11 @@ pub(super) fn rotated(c: &mut Composer, x: &Part, rotation: &Rotation) -> Result
     let [cosine, sine] = &rotation.angles;
     let axis = x.ty.shape.len().saturating_sub(1);
     let (Some(&pairs), Some(&all)) = (cosine.ty.shape.last(), x.ty.shape.last()) else {
-        return Err(c.view.error("the input and the angles have no dimensions"));
+        return Err(c.view.error("the input and the angles must have dimensions"));
     };
     let turned = product(&c.view, &[pairs, 2])?;
     if turned > all || pairs == 0 || cosine.ty != sine.ty {
-        let reason = format!("angles {} and {} do not turn {all} elements of {}", cosine.ty, sine.ty, x.ty);
+        let reason = format!("angles {} and {} do not fit {all} elements of {}", cosine.ty, sine.ty, x.ty);
         return Err(c.view.error(reason));
     }
     let step = if rotation.interleaved { 2 } else { 1 };
@@ -65,7 +65,7 @@ pub(super) fn rotated(c: &mut Composer, x: &Part, rotation: &Rotation) -> Result
 /// The rows of a table [positions, pairs] that positions [batch, length] select: [batch, length, pairs].
 pub(super) fn at_positions(c: &mut Composer, table: &Part, positions: &Part) -> Result<Part, ModelError> {
     let (&[_, pairs], &[batch, length]) = (table.ty.shape.as_slice(), positions.ty.shape.as_slice()) else {
-        return Err(c.view.error(format!("a table {} has no rows for positions {}", table.ty, positions.ty)));
+        return Err(c.view.error(format!("the table {} does not fit positions {}", table.ty, positions.ty)));
     };
     let count = product(&c.view, &[batch, length])?;
     let indices = c.reshape(positions, &[count])?;
@@ -77,7 +77,7 @@ pub(super) fn at_positions(c: &mut Composer, table: &Part, positions: &Part) -> 
 /// Angles [batch, length, pairs] for x[batch, heads, length, ..] or x[batch, length, heads, ..].
 pub(super) fn beside_heads(c: &mut Composer, angles: &Part, heads_first: bool) -> Result<Part, ModelError> {
     let &[batch, length, pairs] = angles.ty.shape.as_slice() else {
-        return Err(c.view.error(format!("angles [batch, length, pairs] are needed, not {}", angles.ty)));
+        return Err(c.view.error(format!("expected angles [batch, length, pairs], found {}", angles.ty)));
     };
     c.reshape(angles, &if heads_first { [batch, 1, length, pairs] } else { [batch, length, 1, pairs] })
 }
@@ -90,11 +90,11 @@ pub(super) fn with_heads(c: &mut Composer, x: &Part, heads: i64) -> Result<(Part
         [batch, length, hidden] => {
             let heads = size(&c.view, "attribute num_heads", heads)?;
             if heads == 0 || hidden % heads != 0 {
-                return Err(c.view.error(format!("{} does not divide into {heads} heads (num_heads)", x.ty)));
+                return Err(c.view.error(format!("cannot split {} into {heads} heads (num_heads)", x.ty)));
             }
             Ok((c.reshape(x, &[batch, length, heads, hidden / heads])?, false))
         }
-        _ => Err(c.view.error(format!("an input of 3 or 4 dimensions is needed, not {}", x.ty))),
+        _ => Err(c.view.error(format!("expected an input of 3 or 4 dimensions, found {}", x.ty))),
     }
 }
 
@@ -113,7 +113,7 @@ fn rotary_embedding(view: NodeView) -> Result<Decomposition, ModelError> {
         turned => turned,
     };
     if cosine.ty.shape.last().map(|pairs| pairs * 2) != Some(turned) {
-        return Err(view.error(format!("angles {} do not turn {turned} elements of {}", cosine.ty, input.ty)));
+        return Err(view.error(format!("angles {} do not fit {turned} elements of {}", cosine.ty, input.ty)));
     }
     let angles = [beside_heads(&mut c, &cosine, heads_first)?, beside_heads(&mut c, &sine, heads_first)?];
     let y = rotated(&mut c, &x, &Rotation { angles, interleaved: view.int("interleaved", 0)? != 0 })?;

@@ -62,7 +62,7 @@ impl Polynomials {
                 }
             });
         }
-        let weights = weights.ok_or_else(|| c.view.error("an interpolation without taps"))?;
+        let weights = weights.ok_or_else(|| c.view.error("an interpolation needs at least one tap"))?;
         let offsets = c.floats(data_type, &[count as u64], &offsets)?;
         Ok((c.binary(BinaryOp::Add, &left, &offsets)?, weights))
     }
@@ -75,7 +75,7 @@ const CONSTANTS_MAX: u64 = 1 << 26;
 pub(super) fn require_few(c: &Composer, sizes: &[u64]) -> Result<(), ModelError> {
     match product(&c.view, sizes)? {
         ..=CONSTANTS_MAX => Ok(()),
-        count => Err(c.view.error(format!("sizes {sizes:?} take {count} constant numbers, more than {CONSTANTS_MAX}"))),
+        count => Err(c.view.error(format!("sizes {sizes:?} need {count} constant numbers, more than {CONSTANTS_MAX}"))),
     }
 }
 
@@ -142,7 +142,7 @@ pub(super) fn combined(c: &mut Composer, first: &Part, axes: Vec<(Taps, u64)>) -
         };
         all = Some(Taps { indices, weights });
     }
-    let taps = all.ok_or_else(|| c.view.error("samples of an image without axes"))?;
+    let taps = all.ok_or_else(|| c.view.error("cannot sample an image without axes"))?;
     Ok(Taps { indices: c.binary(BinaryOp::Add, &taps.indices, first)?, ..taps })
 }
 

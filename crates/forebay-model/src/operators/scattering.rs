@@ -26,7 +26,9 @@ fn reduction(view: &NodeView) -> Result<ScatterOp, ModelError> {
         ("mul", _) => Ok(ScatterOp::Multiply),
         ("min", 18..) => Ok(ScatterOp::Minimum),
         ("max", 18..) => Ok(ScatterOp::Maximum),
-        (other, version) => Err(view.error(format!("attribute reduction '{other}' is not known in opset {version}"))),
+        (other, version) => {
+            Err(view.error(format!("unknown value '{other}' of attribute reduction in opset {version}")))
+        }
     }
 }
 
@@ -73,7 +75,7 @@ fn scatter_nd(view: NodeView) -> Result<Decomposition, ModelError> {
     require_indices(&view, &indices)?;
     let rows = row_numbers(&mut c, &data.ty.shape, &indices, 0)?;
     if updates.ty.shape != rows.shape {
-        return Err(view.error(format!("updates of {:?} are needed, not {}", rows.shape, updates.ty)));
+        return Err(view.error(format!("expected updates of the sizes {:?}, found {}", rows.shape, updates.ty)));
     }
     let y = scatter(&mut c, reduction(&view)?, &data, rows.sizes, &rows.numbers, &updates)?;
     c.finish(y)
@@ -100,7 +102,7 @@ fn tensor_scatter(view: NodeView) -> Result<Decomposition, ModelError> {
     if view.has_input(2) {
         let first = c.input(2)?;
         if first.ty.shape != [batches] {
-            return Err(view.error(format!("{batches} indices to write at are needed, not {}", first.ty)));
+            return Err(view.error(format!("expected {batches} write indices, found {}", first.ty)));
         }
         let first = c.cast(&first, DataType::Int64);
         let first = c.reshape(&first, &[batches, 1])?;
@@ -113,7 +115,7 @@ fn tensor_scatter(view: NodeView) -> Result<Decomposition, ModelError> {
                 let rounds = c.binary(BinaryOp::Multiply, &rounds, &size)?;
                 places = c.binary(BinaryOp::Subtract, &places, &rounds)?;
             }
-            other => return Err(view.error(format!("attribute mode is linear or circular, not '{other}'"))),
+            other => return Err(view.error(format!("attribute mode must be linear or circular, not '{other}'"))),
         }
         places = offsets(&mut c, &places, sequence, 1)?;
     }

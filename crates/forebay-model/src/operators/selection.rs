@@ -82,20 +82,20 @@ fn split_parts(view: &NodeView) -> Result<(usize, Vec<u64>), ModelError> {
     let axis = view.axis(view.int("axis", 0)?, x.shape.len())?;
     let total = x.shape[axis];
     if let Some(sizes) = attribute_or_input(view, "split", 1)? {
-        let parts = sizes.iter().map(|&value| size(view, "a part", value)).collect::<Result<Vec<_>, _>>()?;
+        let parts = sizes.iter().map(|&value| size(view, "a part size", value)).collect::<Result<Vec<_>, _>>()?;
         let sum = parts.iter().try_fold(0u64, |sum, &part| sum.checked_add(part));
         if sum != Some(total) || parts.len() < view.node.outputs.len() {
-            return Err(view.error(format!("parts {sizes:?} are not all of axis {axis} of {x}")));
+            return Err(view.error(format!("parts {sizes:?} do not fit axis {axis} of {x}")));
         }
         return Ok((axis, parts));
     }
     let count = view.node.outputs.len() as u64;
     if view.int("num_outputs", count as i64)? != count as i64 {
-        return Err(view.error(format!("attribute num_outputs is not the number of outputs, {count}")));
+        return Err(view.error(format!("attribute num_outputs must be the number of outputs, {count}")));
     }
     // From opset 18 on, the last part can be smaller.
     if count == 0 || count > total.max(1) || (total % count != 0 && view.version() < 18) {
-        return Err(view.error(format!("axis {axis} of {x} does not divide into {count} parts")));
+        return Err(view.error(format!("cannot split axis {axis} of {x} into {count} parts")));
     }
     let part = total.div_ceil(count);
     Ok((axis, (0..count).map(|i| part.min(total.saturating_sub(i * part))).collect()))
@@ -195,7 +195,7 @@ fn slice_ranges(view: &NodeView) -> Result<Vec<(u64, i64, u64)>, ModelError> {
     let steps = if view.has_input(4) { view.constant_ints(4)? } else { vec![1; starts.len()] };
     if [ends.len(), along.len(), steps.len()] != [starts.len(); 3] {
         return Err(
-            view.error(format!("starts {starts:?}, ends {ends:?}, axes {along:?}, steps {steps:?} differ in number"))
+            view.error(format!("starts {starts:?}, ends {ends:?}, axes {along:?}, steps {steps:?} differ in length"))
         );
     }
     axes(view, &along, rank)?;
@@ -262,7 +262,7 @@ fn gather(view: NodeView) -> Result<Decomposition, ModelError> {
 pub(super) fn gathered(c: &mut Composer, data: &Part, indices: &Part, axis: usize) -> Result<Part, ModelError> {
     let view = c.view;
     if !matches!(indices.ty.data_type, DataType::Int32 | DataType::Int64) {
-        return Err(view.error(format!("indices are int32 or int64, not {}", indices.ty.data_type)));
+        return Err(view.error(format!("indices must be int32 or int64, not {}", indices.ty.data_type)));
     }
     let size = data.ty.shape[axis];
     let valid = -i128::from(size)..i128::from(size);

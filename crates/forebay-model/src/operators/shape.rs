@@ -60,13 +60,13 @@ fn reshape(view: NodeView) -> Result<Decomposition, ModelError> {
                 .shape
                 .get(i)
                 .ok_or_else(|| view.error(format!("shape {target:?} copies dimension {i}, which {} lacks", x.ty)))?,
-            value => size(&view, "a size other than one -1", value)?,
+            value => size(&view, "a size other than a single -1", value)?,
         });
     }
     if let Some(open) = open {
         let (count, known) = (product(&view, &x.ty.shape)?, product(&view, &shape)?);
         if known == 0 || count % known != 0 {
-            return Err(view.error(format!("{} cannot become {target:?}: another number of elements", x.ty)));
+            return Err(view.error(format!("cannot reshape {} to {target:?}: the numbers of elements differ", x.ty)));
         }
         shape[open] = count / known;
     }
@@ -96,7 +96,7 @@ fn squeeze(view: NodeView) -> Result<Decomposition, ModelError> {
         None => (0..rank).filter(|&axis| x.ty.shape[axis] == 1).collect(),
     };
     if let Some(axis) = removed.iter().find(|&&axis| x.ty.shape[axis] != 1) {
-        return Err(view.error(format!("axis {axis} of {} is not of size 1", x.ty)));
+        return Err(view.error(format!("axis {axis} of {} does not have size 1", x.ty)));
     }
     let shape: Vec<u64> = (0..rank).filter(|axis| !removed.contains(axis)).map(|axis| x.ty.shape[axis]).collect();
     let y = c.reshape(&x, &shape)?;
@@ -124,7 +124,7 @@ fn transpose(view: NodeView) -> Result<Decomposition, ModelError> {
         None => (0..rank).rev().collect(),
         Some(named) => {
             if axes(&view, named, rank)?.len() != rank {
-                return Err(view.error(format!("attribute perm {named:?} is no order of {rank} dimensions")));
+                return Err(view.error(format!("attribute perm {named:?} is not a permutation of {rank} dimensions")));
             }
             named.iter().map(|&axis| view.axis(axis, rank)).collect::<Result<_, _>>()?
         }
@@ -150,7 +150,7 @@ fn tile(view: NodeView) -> Result<Decomposition, ModelError> {
     let x = c.input(0)?;
     let repeats = view.constant_ints(1)?;
     if repeats.len() != x.ty.shape.len() {
-        return Err(view.error(format!("{} repeats for an input {}", repeats.len(), x.ty)));
+        return Err(view.error(format!("{} repeats do not fit the input {}", repeats.len(), x.ty)));
     }
     let (mut before, mut repeated, mut shape) = (Vec::new(), Vec::new(), Vec::new());
     for (&from, &repeat) in x.ty.shape.iter().zip(&repeats) {
@@ -173,7 +173,7 @@ fn tile(view: NodeView) -> Result<Decomposition, ModelError> {
 fn block_size(view: &NodeView, ty: &TensorType) -> Result<u64, ModelError> {
     let block = size(view, "attribute blocksize", view.int("blocksize", 0)?)?;
     if ty.shape.len() != 4 || block == 0 || block > 1 << 20 {
-        return Err(view.error(format!("an input [n, c, h, w] and a blocksize are needed, not {ty} and {block}")));
+        return Err(view.error(format!("expected an input [n, c, h, w] and a valid blocksize, found {ty} and {block}")));
     }
     Ok(block)
 }
@@ -182,15 +182,17 @@ fn depth_to_space(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let block = block_size(&view, &x.ty)?;
-    let &[n, channels, height, width] = x.ty.shape.as_slice() else { return Err(view.error("four dimensions")) };
+    let &[n, channels, height, width] = x.ty.shape.as_slice() else {
+        return Err(view.error("expected four dimensions"));
+    };
     if channels % (block * block) != 0 {
-        return Err(view.error(format!("{channels} channels do not divide into blocks of {block} x {block}")));
+        return Err(view.error(format!("cannot split {channels} channels into blocks of {block} x {block}")));
     }
     let depth = channels / (block * block);
     let (split, permutation) = match view.string("mode", "DCR")? {
         "DCR" => ([n, block, block, depth, height, width], [0, 3, 4, 1, 5, 2]),
         "CRD" => ([n, depth, block, block, height, width], [0, 1, 4, 2, 5, 3]),
-        other => return Err(view.error(format!("attribute mode is DCR or CRD, not '{other}'"))),
+        other => return Err(view.error(format!("attribute mode must be DCR or CRD, not '{other}'"))),
     };
     let parts = c.reshape(&x, &split)?;
     let parts = c.transpose(&parts, &permutation)?;
@@ -203,15 +205,17 @@ fn space_to_depth(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let block = block_size(&view, &x.ty)?;
-    let &[n, channels, height, width] = x.ty.shape.as_slice() else { return Err(view.error("four dimensions")) };
+    let &[n, channels, height, width] = x.ty.shape.as_slice() else {
+        return Err(view.error("expected four dimensions"));
+    };
     if height % block != 0 || width % block != 0 {
-        return Err(view.error(format!("{} does not divide into blocks of {block} x {block}", x.ty)));
+        return Err(view.error(format!("cannot split {} into blocks of {block} x {block}", x.ty)));
     }
     let parts = c.reshape(&x, &[n, channels, height / block, block, width / block, block])?;
     let permutation = match view.string("mode", "DCR")? {
         "DCR" => [0, 3, 5, 1, 2, 4],
         "CRD" => [0, 1, 3, 5, 2, 4],
-        other => return Err(view.error(format!("attribute mode is DCR or CRD, not '{other}'"))),
+        other => return Err(view.error(format!("attribute mode must be DCR or CRD, not '{other}'"))),
     };
     let parts = c.transpose(&parts, &permutation)?;
     let depth = product(&view, &[channels, block * block])?;

@@ -19,7 +19,7 @@ pub(crate) fn broadcast_shapes(view: &NodeView, a: &[u64], b: &[u64]) -> Result<
 /// The number of elements of a tensor with these sizes.
 pub(crate) fn product(view: &NodeView, sizes: &[u64]) -> Result<u64, ModelError> {
     let product = sizes.iter().try_fold(1u64, |product, &size| product.checked_mul(size));
-    product.ok_or_else(|| view.error(format!("sizes {sizes:?} hold more than 2^64 elements")))
+    product.ok_or_else(|| view.error(format!("a tensor with the sizes {sizes:?} has more than 2^64 elements")))
 }
 
 /// Row-major strides in elements. Wraps if the number of elements does not fit in 64 bits; such tensors are never created.
@@ -37,7 +37,7 @@ pub(crate) fn axes(view: &NodeView, axes: &[i64], rank: usize) -> Result<Vec<usi
     let mut resolved = axes.iter().map(|&axis| view.axis(axis, rank)).collect::<Result<Vec<_>, _>>()?;
     resolved.sort_unstable();
     if resolved.windows(2).any(|pair| pair[0] == pair[1]) {
-        return Err(view.error(format!("axes {axes:?} name an axis of {rank} dimensions twice")));
+        return Err(view.error(format!("axes {axes:?} of {rank} dimensions contain the same axis twice")));
     }
     Ok(resolved)
 }

@@ -83,7 +83,7 @@ impl Transform {
         let (inner, columns) = (product(&c.view, &[given, parts])?, product(&c.view, &[count, result_parts])?);
         if inner.checked_mul(columns).is_none_or(|elements| elements > MATRIX_MAX) {
             return Err(c.view.error(format!(
-                "a transform of length {} of {given} numbers takes a matrix of more than {MATRIX_MAX} elements; split the signal, \
+                "a transform of length {} of {given} numbers needs a matrix of more than {MATRIX_MAX} elements; split the signal \
                  or transform it before the model",
                 self.length
             )));
@@ -109,7 +109,7 @@ fn fourier(view: NodeView) -> Result<Decomposition, ModelError> {
     };
     let axis = view.axis(axis, rank)?;
     if rank < 2 || axis == rank - 1 || !matches!(x.ty.shape[rank - 1], 1 | 2) {
-        return Err(view.error(format!("axis {axis} of {} is no signal of real (1) or complex (2) numbers", x.ty)));
+        return Err(view.error(format!("axis {axis} of {} is not a signal of real (1) or complex (2) numbers", x.ty)));
     }
     let (is_inverse, is_onesided) = (view.int("inverse", 0)? != 0, view.int("onesided", 0)? != 0);
     let given = x.ty.shape[axis];
@@ -119,7 +119,7 @@ fn fourier(view: NodeView) -> Result<Decomposition, ModelError> {
         false => given,
     };
     if length == 0 {
-        return Err(view.error(format!("a transform of length 0 along axis {axis} of {}", x.ty)));
+        return Err(view.error(format!("the transform along axis {axis} of {} has length 0", x.ty)));
     }
     let mut order: Vec<usize> = (0..rank).collect();
     order.remove(axis);
@@ -141,7 +141,7 @@ fn short_time_fourier(view: NodeView) -> Result<Decomposition, ModelError> {
     let (batch, samples, parts) = match *x.ty.shape.as_slice() {
         [batch, samples] => (batch, samples, 1),
         [batch, samples, parts @ (1 | 2)] => (batch, samples, parts),
-        _ => return Err(view.error(format!("the signals {} are not [batch, samples, 1 or 2]", x.ty))),
+        _ => return Err(view.error(format!("expected signals [batch, samples, 1 or 2], found {}", x.ty))),
     };
     let step = size(&view, "the step", number(&view, 1)?)?;
     let window = if view.has_input(2) { Some(c.input(2)?) } else { None };
@@ -149,11 +149,11 @@ fn short_time_fourier(view: NodeView) -> Result<Decomposition, ModelError> {
     let length = if view.has_input(3) { size(&view, "the length", number(&view, 3)?)? } else { weights };
     let taken = weights.min(length);
     let Some(free) = samples.checked_sub(length).filter(|_| step > 0 && taken > 0) else {
-        return Err(view.error(format!("frames of {length} at steps of {step} do not fit signals {}", x.ty)));
+        return Err(view.error(format!("frames of length {length} at steps of {step} do not fit the signals {}", x.ty)));
     };
     let frames = free / step + 1;
     if frames.checked_mul(taken).is_none_or(|count| count > MATRIX_MAX) {
-        return Err(view.error(format!("{frames} frames of {taken} samples are more than {MATRIX_MAX} indices")));
+        return Err(view.error(format!("{frames} frames of {taken} samples need more than {MATRIX_MAX} indices")));
     }
     let is_onesided = view.int("onesided", 1)? != 0;
     let indices: Vec<i64> = (0..frames).flat_map(|frame| (0..taken).map(move |i| (frame * step + i) as i64)).collect();

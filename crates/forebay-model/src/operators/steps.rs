@@ -22,7 +22,9 @@ pub const ROWS: &[Operator] = &[
 fn tensors(c: &Composer, states: usize) -> Result<Vec<Vec<Part>>, ModelError> {
     let (inputs, each) = (c.view.node.inputs.len().saturating_sub(2), states + 2);
     if inputs == 0 || inputs % each != 0 {
-        return Err(c.view.error(format!("{inputs} tensors are not {each} for each that is optimized")));
+        return Err(c
+            .view
+            .error(format!("expected {each} tensors for each optimized tensor, found {inputs} in total")));
     }
     let count = inputs / each;
     (0..count).map(|i| (0..each).map(|kind| c.input(2 + kind * count + i)).collect()).collect()
@@ -57,7 +59,7 @@ fn moved(c: &mut Composer, x: &Part, rate: &Part, direction: &Part) -> Result<Pa
     let step = c.binary(BinaryOp::Multiply, direction, rate)?;
     let y = c.binary(BinaryOp::Subtract, x, &step)?;
     if y.ty.shape != x.ty.shape {
-        return Err(c.view.error(format!("{} and {} are of other sizes than {}", rate.ty, direction.ty, x.ty)));
+        return Err(c.view.error(format!("{} and {} do not fit the sizes of {}", rate.ty, direction.ty, x.ty)));
     }
     Ok(y)
 }
@@ -134,7 +136,7 @@ fn momentum(view: NodeView) -> Result<Decomposition, ModelError> {
     let is_nesterov = match view.string("mode", "standard")? {
         "standard" => false,
         "nesterov" => true,
-        other => return Err(view.error(format!("attribute mode is standard or nesterov, not '{other}'"))),
+        other => return Err(view.error(format!("attribute mode must be standard or nesterov, not '{other}'"))),
     };
     let mut c = Composer::new(view);
     let mut results = Vec::new();

@@ -46,15 +46,15 @@ fn number(view: &NodeView, i: usize) -> Result<Option<f32>, ModelError> {
     }
     let tensor = view.whole_constant(i)?;
     let value = tensor.to_f32().and_then(|values| values.first().copied());
-    value.map(Some).ok_or_else(|| view.error(format!("input {i} is a number of float32, not {}", tensor.ty())))
+    value.map(Some).ok_or_else(|| view.error(format!("input {i} must be a float32 number, not {}", tensor.ty())))
 }
 
 /// The shape and the float32 numbers of an input.
 fn numbers(view: &NodeView, i: usize) -> Result<(Vec<u64>, Vec<f32>), ModelError> {
     let tensor = view.whole_constant(i)?;
     let values = tensor.to_f32().filter(|_| tensor.shape().len() == 3);
-    let values =
-        values.ok_or_else(|| view.error(format!("input {i} is float32 of three dimensions, not {}", tensor.ty())))?;
+    let values = values
+        .ok_or_else(|| view.error(format!("input {i} must be three-dimensional float32, not {}", tensor.ty())))?;
     Ok((tensor.shape().to_vec(), values))
 }
 
@@ -64,7 +64,7 @@ pub(super) fn non_max_suppression(view: NodeView) -> Result<Decomposition, Model
     let ((shape, boxes), (score_shape, scores)) = (numbers(&view, 0)?, numbers(&view, 1)?);
     let (&[batches, count, 4], &[score_batches, classes, score_count]) = (shape.as_slice(), score_shape.as_slice())
     else {
-        return Err(view.error(format!("boxes [batches, boxes, 4] are needed, not {shape:?}")));
+        return Err(view.error(format!("expected boxes [batches, boxes, 4], found {shape:?}")));
     };
     if (batches, count) != (score_batches, score_count) {
         return Err(view.error(format!("scores of {score_shape:?} do not fit boxes of {shape:?}")));

@@ -50,7 +50,7 @@ fn mel_weights(view: NodeView) -> Result<Decomposition, ModelError> {
         ((length as f64 + 1.0) * hertz / rate).floor()
     };
     if rate <= 0.0 || !corner(bands + 1).is_finite() {
-        return Err(view.error(format!("a sample rate of {rate} and limits {low} and {high} give no bands")));
+        return Err(view.error(format!("a sample rate of {rate} with limits {low} and {high} has no bands")));
     }
     constant(view, &[bins, bands], |i| {
         let (bin, band) = ((i / bands) as f64, i % bands);
@@ -71,7 +71,7 @@ fn mel_weights(view: NodeView) -> Result<Decomposition, ModelError> {
 fn constant(view: NodeView, shape: &[u64], element: impl Fn(u64) -> f64) -> Result<Decomposition, ModelError> {
     let count = product(&view, shape)?;
     if count > COUNT_MAX {
-        return Err(view.error(format!("{count} elements are more than {COUNT_MAX}")));
+        return Err(view.error(format!("{count} elements are more than the maximum of {COUNT_MAX}")));
     }
     let stated = view.attribute("output_datatype").map(|_| type_attribute(&view, "output_datatype"));
     let data_type = stated.unwrap_or(Ok(DataType::Float32))?;

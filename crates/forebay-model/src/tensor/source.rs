@@ -125,7 +125,7 @@ impl SourceFile {
     }
 
     fn unreadable(&self, what: &str, offset_bytes: u64, bytes: usize, error: &io::Error) -> ModelError {
-        self.error(what, &format!("bytes {offset_bytes} to {offset_bytes} + {bytes} cannot be read: {error}"))
+        self.error(what, &format!("cannot read bytes {offset_bytes} to {offset_bytes} + {bytes}: {error}"))
     }
 
     fn error(&self, what: &str, reason: &str) -> ModelError {

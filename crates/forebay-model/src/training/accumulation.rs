@@ -91,7 +91,7 @@ fn split_inputs(
     let inputs: Vec<ValueId> = graph.inputs.iter().copied().filter(|&input| !whole.contains(&Some(input))).collect();
     let batch = |graph: &Graph, input: ValueId| graph.ty(input).and_then(|ty| ty.shape.first().copied());
     let Some(size) = inputs.iter().find_map(|&input| batch(graph, input)) else {
-        let reason = "gradients add up over parts of a batch, but no input has a batch axis".to_string();
+        let reason = "cannot accumulate gradients over parts of a batch: no input has a batch axis".to_string();
         return Err(ModelError::Request { reason });
     };
     let mut slices = BTreeMap::new();

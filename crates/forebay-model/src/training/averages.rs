@@ -22,7 +22,7 @@ pub(super) fn append_averages(
 ) -> Result<Vec<(ValueId, ValueId)>, ModelError> {
     let Some(decay) = decay else { return Ok(Vec::new()) };
     if !(0.0..1.0).contains(&decay) {
-        let reason = format!("the decay of a moving average lies between 0 and below 1, not at {decay}");
+        let reason = format!("the decay of a moving average must be at least 0 and below 1, but is {decay}");
         return Err(ModelError::Request { reason });
     }
     let mut averages = Vec::with_capacity(trained.len());

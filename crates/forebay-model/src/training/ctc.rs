@@ -34,14 +34,15 @@ impl Sizes {
     fn of(ty: &TensorType, options: &Ctc, name: &str) -> Result<Sizes, ModelError> {
         let &[first, second, classes] = ty.shape.as_slice() else {
             return refuse(format!(
-                "CTC takes an output of samples, positions and classes, but '{name}' is {ty} (positions come first with --time-first)"
+                "CTC requires an output of samples, positions and classes, but '{name}' is {ty} (with --time-first, \
+                 positions come first)"
             ));
         };
         let (samples, positions) = if options.time_first { (second, first) } else { (first, second) };
         if options.blank >= classes || options.label_length == 0 || positions > POSITIONS_MAX {
             return refuse(format!(
-                "CTC of '{name}', {ty}: the blank {} must be one of {classes} classes, labels need at least one place, not {}, and there \
-                 may be {POSITIONS_MAX} positions, not {positions}",
+                "CTC does not fit '{name}', {ty}, with blank {}, label length {} and {positions} positions: the blank must be one of \
+                 {classes} classes, the label length at least 1, and the number of positions at most {POSITIONS_MAX}",
                 options.blank, options.label_length
             ));
         }

@@ -44,7 +44,8 @@ pub fn layer_groups(graph: &Graph, decay: f32) -> Result<Vec<ParameterGroup>, Mo
     weights.sort_unstable();
     let Some(prefix) = prefix(weights.iter().map(|&(_, name)| name)) else {
         return refuse(
-            "the names of the parameters number no layers, as 'blocks.0.weight' does: give groups with rates of their own (--group)"
+            "the names of the parameters do not number the layers as 'blocks.0.weight' does; define groups with their own \
+             rates (--group)"
                 .to_string(),
         );
     };
@@ -152,7 +153,7 @@ mod tests {
         let found: Vec<f32> = factors(&names, 0.5).into_iter().map(|(_, factor)| factor).collect();
         assert_eq!(found, [0.125, 0.25, 0.25, 0.5, 1.0]);
         for (names, decay, words) in
-            [(&["a.weight", "b.weight"][..], 0.5, "number no layers"), (&names, 0.0, "above 0")]
+            [(&["a.weight", "b.weight"][..], 0.5, "do not number the layers"), (&names, 0.0, "above 0")]
         {
             let error = layer_groups(&graph(names), decay).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");

@@ -45,7 +45,7 @@ pub(super) fn append(
         }
         Loss::MeanAbsoluteError => term.absolute(labels),
         Loss::Huber { delta } => {
-            require(*delta > 0.0 && delta.is_finite(), "delta", *delta, "a number above 0")?;
+            require(*delta > 0.0 && delta.is_finite(), "delta", *delta, "a finite number above 0")?;
             term.huber(labels, *delta, 1.0)
         }
         Loss::SmoothL1 { beta } => {
@@ -217,7 +217,7 @@ impl Term<'_, '_> {
         let (a, b) = (self.prediction, other.unwrap_or(labels));
         if self.f.ty(b) != self.ty() {
             let (a, b) = (self.ty(), self.f.ty(b));
-            return refuse(format!("output '{}' is {a}, and its pair is {b}: they must be alike", self.name));
+            return refuse(format!("output '{}' is {a}, but its pair is {b}; both must be the same", self.name));
         }
         let mut product = |a: ValueId, b: ValueId| {
             let product = self.f.multiply(a, b);

@@ -113,7 +113,7 @@ pub(super) fn narrow(graph: &mut Graph, precision: Option<&Precision>) -> Result
     let Some(precision) = precision else { return Ok(()) };
     let refuse = |reason: String| Err(ModelError::Request { reason });
     if !precision.kind.is_sixteen_bit() {
-        return refuse(format!("mixed precision is of float16 or bfloat16, not of {}", precision.kind));
+        return refuse(format!("mixed precision must be float16 or bfloat16, not {}", precision.kind));
     }
     let mut unmatched: BTreeSet<&String> = precision.float32.iter().collect();
     let nodes = std::mem::take(&mut graph.nodes);
@@ -138,7 +138,7 @@ pub(super) fn narrow(graph: &mut Graph, precision: Option<&Precision>) -> Result
         pass.wide(output)?;
     }
     match unmatched.first() {
-        Some(pattern) => refuse(format!("'{pattern}' names no node that could stay float32")),
+        Some(pattern) => refuse(format!("'{pattern}' matches no node that could stay float32")),
         None => Ok(()),
     }
 }

@@ -90,7 +90,7 @@ fn batch_normalization(
     let epsilon = view.float("epsilon", 1e-5)?;
     let statistics = [view.input(3)?, view.input(4)?];
     if view.node.outputs.iter().skip(1).flatten().any(|&output| is_used(graph, output)) {
-        return Err(view.error("its statistics are used by the graph; only its first output may be, to train"));
+        return Err(view.error("the graph uses its statistics; for training, only its first output may be used"));
     }
     let count = x.count() / scale.count().max(1);
     // With one element per channel the unbiased variance does not exist; the biased one, 0, is used.
@@ -148,13 +148,13 @@ fn dropout(graph: &mut Graph, i: usize, mode: &mut TrainingMode) -> Result<(), M
     };
     let ratio = ratio.ok_or_else(|| view.error("the ratio must be constant"))?;
     if !(0.0..1.0).contains(&ratio) {
-        return Err(view.error(format!("a ratio from 0 to below 1 is needed to train, not {ratio}")));
+        return Err(view.error(format!("for training, the ratio must be at least 0 and below 1, but is {ratio}")));
     }
     if ratio == 0.0 {
         return Ok(());
     }
     if view.node.outputs.get(1).copied().flatten().is_some_and(|mask| is_used(graph, mask)) {
-        return Err(view.error("its mask is used by the graph; only its first output may be, to train"));
+        return Err(view.error("the graph uses its mask; for training, only its first output may be used"));
     }
     let step = mode.step(graph);
     let node = &mut graph.nodes[i];

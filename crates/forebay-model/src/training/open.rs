@@ -68,7 +68,7 @@ pub fn open_gradients(graph: &Graph, training: bool) -> Result<Graph, ModelError
         });
     }
     let request = |reason: &str| ModelError::Request { reason: reason.to_string() };
-    let Some(sum) = sum else { return Err(request("the model has no float32 output, and so no gradients")) };
+    let Some(sum) = sum else { return Err(request("the model has no float32 output, so it has no gradients")) };
     let found = gradients(&mut graph, sum, &by)?;
     graph.outputs.clear();
     for (of, gradient) in by.into_iter().zip(found) {

@@ -27,14 +27,14 @@ pub(super) fn prediction(graph: &Graph, name: Option<&str>) -> Result<ValueId, M
             match graph.find(name).filter(|&id| outputs.contains(&id) || graph.producer(id).is_some()) {
                 Some(value) => Ok(value),
                 None => request(format!(
-                    "the loss takes '{name}', but no operator of the model gives a value of this name; the outputs are {}",
+                    "the loss uses '{name}', but no operator of the model computes a value with this name; the outputs are {}",
                     names()
                 )),
             }
         }
         (None, &[output]) => Ok(output),
         (None, []) => request("the model has no outputs".to_string()),
-        (None, _) => request(format!("choose the output that the loss takes (--loss-output) out of {}", names())),
+        (None, _) => request(format!("choose the output for the loss with --loss-output: {}", names())),
     }
 }
 

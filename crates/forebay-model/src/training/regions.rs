@@ -53,21 +53,23 @@ impl Compared {
 fn compared(term: &mut Term, labels: ValueId, region: &Region) -> Result<Compared, ModelError> {
     let ty = term.f.ty(term.prediction);
     let [_, classes, ..] = *ty.shape.as_slice() else {
-        let reason = format!("output '{}' is {ty}: regions need an axis of samples and one of classes", term.name);
+        let reason =
+            format!("output '{}' is {ty}, but regions need an axis of samples and an axis of classes", term.name);
         return Err(ModelError::Request { reason });
     };
     require_weights(&region.class_weights, classes, "--class-weights")?;
     let way_out = match (classes, region) {
-        (1, Region { shares: Shares::Softmax, .. }) => Some("a softmax of it is always 1; take the sigmoid"),
+        (1, Region { shares: Shares::Softmax, .. }) => Some("its softmax is always 1; use the sigmoid"),
         (1, Region { has_targets: false, .. }) => {
-            Some("labels cannot choose between classes; take targets (--multi-label)")
+            Some("labels cannot choose between classes; use targets (--multi-label)")
         }
         (1, Region { include_background: false, .. }) => Some("without the background nothing is left"),
         (_, Region { has_targets: true, ignore_index: Some(_), .. }) => Some("targets have no label to ignore"),
         _ => None,
     };
     if let Some(way_out) = way_out {
-        let reason = format!("output '{}' is {ty}, which has {classes} along its class axis: {way_out}", term.name);
+        let reason =
+            format!("output '{}' is {ty}, which has size {classes} along its class axis: {way_out}", term.name);
         return Err(ModelError::Request { reason });
     }
     let mut shares = match region.shares {

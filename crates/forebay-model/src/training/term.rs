@@ -39,7 +39,7 @@ pub(super) fn require(holds: bool, what: &str, value: f32, range: &str) -> Resul
 
 /// Checks that a number is finite and at least 0.
 pub(super) fn require_from_zero(what: &str, value: f32) -> Result<(), ModelError> {
-    require(value >= 0.0 && value.is_finite(), what, value, "a number from 0")
+    require(value >= 0.0 && value.is_finite(), what, value, "a finite number of at least 0")
 }
 
 /// Checks the class weights: none, or one for each class.

@@ -63,7 +63,8 @@ impl LabelSource<'_> {
                 match found.filter(|id| graph.inputs.contains(id)) {
                     Some(input) => return nearest(graph, input, ty),
                     None if found.is_some() => {
-                        let reason = format!("labels '{name}': the model has a value of this name that is no input");
+                        let reason =
+                            format!("labels '{name}': the model has a value with this name that is not an input");
                         return refuse(reason);
                     }
                     None => name,
@@ -88,8 +89,10 @@ fn nearest(graph: &mut Graph, labels: ValueId, ty: &TensorType) -> Result<ValueI
         is_like && given.data_type == ty.data_type && (now == wanted || !now.contains(&0))
     };
     let Some(given) = given.as_ref().filter(fits) else {
-        let given = given.map_or_else(|| "of no known type".to_string(), |ty| ty.to_string());
-        return refuse(format!("labels '{name}' are {given}, but one more loss takes {ty}: name others for it"));
+        let given = given.map_or_else(|| "of unknown type".to_string(), |ty| ty.to_string());
+        return refuse(format!(
+            "labels '{name}' are {given}, but another loss requires {ty}; name other labels for it"
+        ));
     };
     let mut labels = labels;
     for (axis, (&from, &to)) in given.shape.iter().zip(&ty.shape).enumerate().filter(|(_, (from, to))| from != to) {

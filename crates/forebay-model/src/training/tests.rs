@@ -174,7 +174,7 @@ fn frozen_parameters_and_what_lies_before_them_cost_nothing() {
     assert!(!kernels(&training.graph).iter().any(|kernel| kernel.name() == "BatchNormalizationGradient"));
     options.freeze.push("fc*".to_string());
     let error = training_graph(&digits(), &options).unwrap_err().to_string();
-    assert!(error.contains("nothing trains"), "{error}");
+    assert!(error.contains("nothing to train"), "{error}");
     // Running statistics do not train, but naming them is not an error.
     options.freeze = vec!["bn1.running_mean".to_string()];
     assert!(training_graph(&digits(), &options).is_ok());
@@ -387,10 +387,10 @@ fn losses_add_up() {
     assert_eq!(evaluation.graph.outputs, [evaluation.loss, evaluation.prediction]);
     options.terms[0].labels = Some("x".to_string());
     let error = training_graph(&digits(), &options).unwrap_err().to_string();
-    assert!(error.contains("labels 'x' are") && error.contains("one more loss takes"), "{error}");
+    assert!(error.contains("labels 'x' are") && error.contains("another loss requires"), "{error}");
     options.terms[0] = LossTerm::new("logits", Loss::Output { labels: None });
     let error = training_graph(&digits(), &options).unwrap_err().to_string();
-    assert!(error.contains("is no loss: it must have one element"), "{error}");
+    assert!(error.contains("is not a loss: it must have one float32 element"), "{error}");
     options.terms[0] = LossTerm::new("features", Loss::MeanSquaredError);
     let error = training_graph(&digits(), &options).unwrap_err().to_string();
     assert!(error.contains("'features'"), "{error}");

@@ -10,12 +10,12 @@ type Selects = fn(&Transfer) -> bool;
 /// Checks every limit. The error contains the time at which too much has been carried.
 pub fn check(machine: &Machine, schedule: &Schedule) -> Result<(), (u64, String)> {
     let limits: [(&str, u64, Selects); 4] = [
-        ("the link out", machine.link_bytes_per_s, |t| t.direction == Direction::Out),
-        ("the link in", machine.link_bytes_per_s, |t| t.direction == Direction::In),
-        ("writing the SSD", machine.ssd_write_bytes_per_s, |t| {
+        ("the link from the device", machine.link_bytes_per_s, |t| t.direction == Direction::Out),
+        ("the link to the device", machine.link_bytes_per_s, |t| t.direction == Direction::In),
+        ("the write direction of the SSD", machine.ssd_write_bytes_per_s, |t| {
             t.direction == Direction::Out && t.place == MemorySpace::Ssd
         }),
-        ("reading the SSD", machine.ssd_read_bytes_per_s, |t| {
+        ("the read direction of the SSD", machine.ssd_read_bytes_per_s, |t| {
             t.direction == Direction::In && t.place == MemorySpace::Ssd
         }),
     ];
@@ -25,7 +25,7 @@ pub fn check(machine: &Machine, schedule: &Schedule) -> Result<(), (u64, String)
         let (at_ns, surplus_bytes) = load.worst_surplus(bytes_per_ns);
         // One byte more, for the rounding of the sums themselves.
         if surplus_bytes > bytes_per_ns * ROUNDING_NS as f64 + 1.0 {
-            let reason = format!("{name} carries {surplus_bytes:.0} bytes more than {bytes_per_s} bytes/s allow");
+            let reason = format!("{name} carries {surplus_bytes:.0} bytes more than {bytes_per_s} bytes/s allows");
             return Err((at_ns, reason));
         }
     }

@@ -53,7 +53,7 @@ impl Memory {
     pub fn grow(&mut self, bytes: u64) -> Result<(), String> {
         self.used_bytes = self.used_bytes.saturating_add(bytes);
         if self.used_bytes > self.capacity_bytes {
-            return Err(format!("{} holds {} bytes, but has {}", self.name, self.used_bytes, self.capacity_bytes));
+            return Err(format!("{} holds {} bytes, but has only {}", self.name, self.used_bytes, self.capacity_bytes));
         }
         Ok(())
     }
@@ -64,7 +64,7 @@ impl Memory {
         let ranges = &mut self.tensors[piece.tensor];
         let overlaps = ranges.range(..end).next_back().is_some_and(|(_, (to, _))| *to > piece.offset_bytes);
         if overlaps {
-            return Err(format!("{piece} is on {} already", self.name));
+            return Err(format!("{piece} is already on {}", self.name));
         }
         if piece.size_bytes > 0 {
             ranges.insert(piece.offset_bytes, (end, version));
@@ -105,7 +105,7 @@ impl Memory {
         let ranges = &self.tensors[piece.tensor];
         while at < end {
             let Some((_, (to, version))) = ranges.range(..=at).next_back().filter(|(_, (to, _))| *to > at) else {
-                return Err(format!("{piece} is not all on {}", self.name));
+                return Err(format!("not all of {piece} is on {}", self.name));
             };
             let to = end.min(*to);
             match found.last_mut() {
@@ -170,7 +170,7 @@ pub fn difference(before: &[Contents], after: &[Contents]) -> Option<String> {
     for (name, (before, after)) in ["the device", "the host", "the SSD"].iter().zip(before.iter().zip(after)) {
         for (tensor, (before, after)) in before.iter().zip(after).enumerate() {
             if before != after {
-                return Some(format!("{name} holds other bytes of tensor {tensor}: {before:?}, then {after:?}"));
+                return Some(format!("contents of tensor {tensor} on {name} differ: {before:?}, then {after:?}"));
             }
         }
     }

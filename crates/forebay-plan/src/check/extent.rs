@@ -24,7 +24,7 @@ pub(super) enum Extent {
 /// Describes what is wrong with the part.
 pub(super) fn of_part(whole: &Work, lines: Option<&Lines>, part: &Work, own: Option<Lines>) -> Result<Extent, String> {
     if function(&part.kernel) != function(&whole.kernel) {
-        return Err(format!("{} is another function than {}", part.kernel, whole.kernel));
+        return Err(format!("{} is not the same function as {}", part.kernel, whole.kernel));
     }
     if (part.reads.len(), part.writes.len()) != (whole.reads.len(), whole.writes.len()) {
         return Err(format!("it has {} reads and {} writes", part.reads.len(), part.writes.len()));
@@ -35,10 +35,10 @@ pub(super) fn of_part(whole: &Work, lines: Option<&Lines>, part: &Work, own: Opt
             let same = |a: &[Operand], b: &[Operand]| a.iter().zip(b).all(|(a, b)| same_operand(a, b));
             match same(&whole.reads, &part.reads) && same(&whole.writes, &part.writes) {
                 true => Ok(Extent::All),
-                false => Err("its operands are others".to_owned()),
+                false => Err("its operands differ".to_owned()),
             }
         }
-        _ => Err("sizes of its operands do not fit".to_owned()),
+        _ => Err("the sizes of its operands do not match".to_owned()),
     }
 }
 
@@ -50,10 +50,10 @@ impl Lines {
     pub fn extent(&self, whole: &Work, part: &Work, lines: &Lines) -> Result<Extent, String> {
         for (index, (own, other)) in whole.operands().zip(part.operands()).enumerate() {
             if own.buffer != other.buffer || own.desc.data_type() != other.desc.data_type() {
-                return Err(format!("operand {index} is another"));
+                return Err(format!("operand {index} is not the same operand"));
             }
             if self.counts[index].is_none() && !same_operand(own, other) {
-                return Err(format!("operand {index} is not all that is needed"));
+                return Err(format!("operand {index} is not all of the operand that it needs"));
             }
         }
         let distances: Vec<i64> = lines.bases.iter().zip(&self.bases).map(|(part, whole)| part - whole).collect();
@@ -64,7 +64,7 @@ impl Lines {
         };
         let mut explained = vec![0; distances.len()];
         if self.ordered.len() != lines.ordered.len() {
-            return Err("it has another number of windows".to_owned());
+            return Err("its number of windows differs".to_owned());
         }
         let writes_from = whole.reads.len();
         let mut unmatched: Vec<&Line> = lines.others.iter().collect();
@@ -91,11 +91,11 @@ impl Lines {
             }
         }
         if !unmatched.is_empty() {
-            return Err("an axis lies otherwise in memory than in the whole".to_owned());
+            return Err("an axis has another layout in memory than in the whole launch".to_owned());
         }
         if let Some(index) = (0..distances.len()).find(|&index| distances[index] != explained[index]) {
             let (is, should) = (distances[index], explained[index]);
-            return Err(format!("operand {index} begins {is} elements behind that of the whole, not {should}"));
+            return Err(format!("operand {index} begins {is} elements after the whole launch's, not {should}"));
         }
         Ok(found.unwrap_or(Extent::All))
     }
@@ -104,10 +104,10 @@ impl Lines {
 /// Returns the index at which a part begins, derived from where its operands begin, and how far that moves each operand.
 fn start_of(side: &Side, distances: &[i64]) -> Result<(u64, Vec<i64>), String> {
     let first = side.strides.iter().zip(distances).find(|&(&stride, _)| stride != 0);
-    let (&stride, &distance) = first.ok_or("an axis is cut that no operand has")?;
+    let (&stride, &distance) = first.ok_or("the axis that is cut belongs to no operand")?;
     let start = distance / stride;
     if start < 0 || start * stride != distance {
-        return Err(format!("{distance} elements are no multiple of {stride} from the whole's first"));
+        return Err(format!("the offset of {distance} elements is not a multiple of {stride}"));
     }
     Ok((start as u64, side.strides.iter().map(|stride| stride * start).collect()))
 }
@@ -119,13 +119,13 @@ fn plain_range(own: &Line, other: Option<&Line>, distances: &[i64]) -> Result<Op
         return Ok(None);
     }
     if other.is_some_and(|other| other.target.strides != own.target.strides) {
-        return Err("an axis lies otherwise in memory than in the whole".to_owned());
+        return Err("an axis has another layout in memory than in the whole launch".to_owned());
     }
     let (start, moved) = start_of(&own.target, distances)?;
     let range = Range { start, end: start + size };
     match range.end <= own.target.size {
         true => Ok(Some((range, moved))),
-        false => Err(format!("{range:?} is beyond the {} indices of an axis", own.target.size)),
+        false => Err(format!("{range:?} is out of bounds for an axis of {} indices", own.target.size)),
     }
 }
 
@@ -136,7 +136,7 @@ fn takes_the_same(own: &Line, other: Option<&Line>, whole: &Work, part: &Work, i
         work.operands().nth(index)?.desc.sizes().get(axis).copied()
     };
     let Some(other) = other else {
-        return if own.taken.is_empty() { Ok(()) } else { Err("nothing is taken of an operand".to_owned()) };
+        return if own.taken.is_empty() { Ok(()) } else { Err("none of an operand is used".to_owned()) };
     };
     for &(index, along) in &other.taken {
         let (of_whole, size) = (size_in(whole, index, along.axis), size_in(part, index, along.axis));
@@ -146,7 +146,7 @@ fn takes_the_same(own: &Line, other: Option<&Line>, whole: &Work, part: &Work, i
         let is_whole = size == of_whole && size.is_some_and(|size| needed <= size as i64);
         let fits = (is_tight && index < whole.reads.len()) || (is_whole && (!is_cut || index >= whole.reads.len()));
         if !fits || last < 0 {
-            return Err(format!("operand {index} has {size:?} indices of an axis, of which {needed} are needed"));
+            return Err(format!("operand {index} has {size:?} indices of an axis, but {needed} are needed"));
         }
     }
     Ok(())
@@ -164,7 +164,7 @@ fn sliding_range(
     };
     let lies_the_same = |a: &Side, b: &Side| a.strides == b.strides || (a.size == 1 && b.size == 1);
     if !lies_the_same(&own.target, &other.target) || !lies_the_same(own_source, source) {
-        return Err("what a window sees lies otherwise in memory than in the whole".to_owned());
+        return Err("what a window sees has another layout in memory than in the whole launch".to_owned());
     }
     if own.target.size == other.target.size && own_source.size == source.size {
         return match window == moved {
@@ -177,7 +177,9 @@ fn sliding_range(
     let targets = Range { start: target_start, end: target_start + other.target.size };
     let sources = Range { start: source_start, end: source_start + source.size };
     if targets.end > own.target.size || sources.end > own_source.size {
-        return Err(format!("results {targets:?} or what they see, {sources:?}, are beyond the whole's"));
+        return Err(format!(
+            "results {targets:?}, or what they see, {sources:?}, are out of the whole launch's bounds"
+        ));
     }
     let is_written = writes(own_source, writes_from);
     let is_read = own_source.strides.iter().take(writes_from).any(|&stride| stride != 0);

@@ -192,7 +192,7 @@ impl Lines {
             let count = operand.desc.element_count();
             if lines.counts[index].is_some_and(|own| own.div_ceil(covers) != count) {
                 return Err(format!(
-                    "operand {index} of {} has {count} elements, which its axes do not give",
+                    "operand {index} of {} has {count} elements, which does not match its axes",
                     work.kernel
                 ));
             }

@@ -49,7 +49,7 @@ fn step(program: &Program, partition: &Partition) -> Result<(), String> {
     let relaid = Relaid::of(program, parts)?;
     let mut summed: Vec<(usize, Summed)> = Vec::new();
     for (source, (launch, own)) in program.launches.iter().zip(&of_launch).enumerate() {
-        let wrong = |reason: String| format!("the parts of '{}' are not what it is: {reason}", launch.name);
+        let wrong = |reason: String| format!("the parts of '{}' are not equivalent to it: {reason}", launch.name);
         let is_same = |part: &ProgramLaunch| {
             (&part.kernel, &part.reads, &part.writes) == (&launch.kernel, &launch.reads, &launch.writes)
         };
@@ -87,7 +87,7 @@ fn frame(program: &Program, Partition { program: parts, sources, .. }: &Partitio
     }
     for (index, &source) in sources.iter().enumerate() {
         if source >= program.launches.len() || (source < program.update_start) != (index < parts.update_start) {
-            return Err(format!("'{}' stands in the wrong phase", parts.launches[index].name));
+            return Err(format!("'{}' is in the wrong phase", parts.launches[index].name));
         }
     }
     Ok(())
@@ -108,12 +108,12 @@ fn of_sums(
     let descs = |operands: &[Operand]| operands.iter().map(|operand| operand.desc.clone()).collect::<Vec<_>>();
     let (reads, writes) = (descs(&whole.reads), descs(&whole.writes));
     let found = whole.kernel.sums_in_parts(&reads.iter().collect::<Vec<_>>(), &writes.iter().collect::<Vec<_>>());
-    let SumsInParts { of, reads, finish_reads, first_finished, rest } = found.ok_or("it does not sum")?;
+    let SumsInParts { of, reads, finish_reads, first_finished, rest } = found.ok_or("it computes no sums")?;
     let sums = finishes.reads.first().ok_or("sums are not read")?.clone();
     let channels = whole.writes.last().map_or(1, |write| write.desc.element_count());
     let table = TensorDesc::packed(DataType::Float64, &[of.rows(), channels]).map_err(|error| error.to_string())?;
     if sums.desc != table || sums.offset_bytes != 0 || (sums.buffer.0 as usize) < own_buffers {
-        return Err(format!("{} are no table of its sums", sums.desc));
+        return Err(format!("{} is not a table of its sums", sums.desc));
     }
     let sorted = |wanted: fn(&Kernel) -> bool| -> Vec<Placed> {
         parts.iter().copied().filter(|(_, part)| wanted(&part.kernel)).collect()
@@ -133,11 +133,11 @@ fn of_sums(
     of_work(&made, &finishing, own_buffers)?;
     let (last, made_at) = (adding.iter().map(|part| part.0).max(), finishing.iter().map(|part| part.0).min());
     if made_at < last {
-        return Err("results are made of sums that are not complete".to_owned());
+        return Err("results are computed from sums that are not complete".to_owned());
     }
     match rest {
         None if others.is_empty() => {}
-        None => return Err("there is more than its sums".to_owned()),
+        None => return Err("there are launches other than its sums".to_owned()),
         Some(Rest { kernel, reads, reads_finished, reads_sums }) => {
             let mut reads = whole.reads[..reads].to_vec();
             reads.extend(finished.into_iter().filter(|_| reads_finished));
@@ -163,7 +163,7 @@ fn with_loss(whole: &Work, parts: &[Placed], summed: &[(usize, Summed)]) -> Resu
     let more = parts.iter().all(|(_, part)| part.reads.len() == whole.reads.len() + 1);
     let Some(loss) = whole.kernel.facts().gradient_of_loss.filter(|_| more && parts.len() > 1) else {
         return match parts.len() > 1 && whole.kernel.facts().gradient_of_loss.is_some() {
-            true => Err("they do not know the number of all positions".to_owned()),
+            true => Err("they do not read the total number of positions".to_owned()),
             false => Ok(whole.clone()),
         };
     };
@@ -194,7 +194,7 @@ fn separate(whole: &Work, parts: &[Placed], own_buffers: usize) -> Result<(), St
     }
     match judged == parts.len() {
         true => Ok(()),
-        false => Err("a part is another function than its results are made by".to_owned()),
+        false => Err("a part computes another function than those of its results".to_owned()),
     }
 }
 
@@ -219,7 +219,7 @@ fn of_work(whole: &Work, parts: &[Placed], own_buffers: usize) -> Result<(), Str
         let own_lines = Lines::of(&own).map_err(wrong)?;
         if let Some(index) = goes_on {
             if index >= own.reads.len() || own.reads[index] != own.writes[0] {
-                return Err(wrong("it goes on from what is not its result".to_owned()));
+                return Err(wrong("it continues from something other than its result".to_owned()));
             }
             own.reads.remove(index);
         }
@@ -228,10 +228,10 @@ fn of_work(whole: &Work, parts: &[Placed], own_buffers: usize) -> Result<(), Str
         found.push((extent, goes_on.is_some(), own.kernel));
     }
     match (&lines, &found[..]) {
-        (_, []) => Err("there are none".to_owned()),
+        (_, []) => Err("it has no parts".to_owned()),
         (_, [(Extent::All, false, kernel)]) => completes(whole, kernel),
         (Some(lines), all) => tiles(whole, lines, all),
-        (None, _) => Err("there are several of what has no axes".to_owned()),
+        (None, _) => Err("it has several parts but no axes".to_owned()),
     }
 }
 
@@ -248,26 +248,26 @@ fn completes(whole: &Work, kernel: &Kernel) -> Result<(), String> {
     let activation = |kernel| product_of(kernel).map(|(_, activation)| activation);
     match activation(kernel) == activation(&whole.kernel) {
         true => Ok(()),
-        false => Err("sums are complete, and another activation is applied".to_owned()),
+        false => Err("sums are complete, but another activation is applied".to_owned()),
     }
 }
 
 /// Checks whether parts follow each other along one line from its beginning to its end.
 fn tiles(whole: &Work, lines: &Lines, parts: &[(Extent, bool, Kernel)]) -> Result<(), String> {
     let Some((Extent::Range { line, .. }, ..)) = parts.first() else {
-        return Err("one is all of it, and there are others".to_owned());
+        return Err("one part is the whole launch, but there are others".to_owned());
     };
     let line = *line;
     let mut ranges = Vec::with_capacity(parts.len());
     for (number, (extent, goes_on, kernel)) in parts.iter().enumerate() {
         let Extent::Range { line: own, range } = *extent else {
-            return Err("one is all of it, and there are others".to_owned());
+            return Err("one part is the whole launch, but there are others".to_owned());
         };
         if own != line {
             return Err("they are cut along several axes".to_owned());
         }
         if !lines.may_be_cut(line, range.start) {
-            return Err(format!("one begins at {}, where sums are not cut", range.start));
+            return Err(format!("one part begins at {}, where sums cannot be cut", range.start));
         }
         if lines.is_reduced(line) {
             return Err("their sums are not added".to_owned());
@@ -275,7 +275,7 @@ fn tiles(whole: &Work, lines: &Lines, parts: &[(Extent, bool, Kernel)]) -> Resul
         let product = product_of(kernel).map(|(part, _)| part);
         let is_columns = matches!(product, Some(ProductPart::Columns { .. }));
         if *goes_on && !is_columns {
-            return Err("one goes on from results that are its own".to_owned());
+            return Err("one part continues from results that are its own".to_owned());
         }
         // The first columns do not depend on columns that others have computed.
         if is_columns && *goes_on != (number > 0) {
@@ -285,16 +285,16 @@ fn tiles(whole: &Work, lines: &Lines, parts: &[(Extent, bool, Kernel)]) -> Resul
         ranges.push(range);
     }
     if !lines.all_write(line, whole.reads.len()) {
-        return Err("all write a result that they do not have a part of".to_owned());
+        return Err("all write a result that they do not divide".to_owned());
     }
     ranges.sort_unstable();
     let begins = ranges.first().map(|range| range.start);
     let gap = ranges.windows(2).find(|pair| pair[0].end != pair[1].start);
     let (end, size) = (ranges.last().map(|range| range.end), lines.size(line, whole.reads.len()));
     match gap {
-        Some(pair) => Err(format!("{:?} and {:?} do not follow each other", pair[0], pair[1])),
+        Some(pair) => Err(format!("{:?} and {:?} are not consecutive", pair[0], pair[1])),
         None if begins != Some(0) || end != Some(size) => {
-            Err(format!("they are {begins:?} to {end:?} of {size} indices"))
+            Err(format!("they cover {begins:?} to {end:?} of {size} indices"))
         }
         None => Ok(()),
     }

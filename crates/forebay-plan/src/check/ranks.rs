@@ -20,7 +20,7 @@ pub(super) fn judge(plans: &[&Plan]) -> Result<(), String> {
     for (rank, own) in exchanges.iter().enumerate().skip(1) {
         let numbers = |of: &BTreeMap<u32, &Exchange>| of.keys().copied().collect::<BTreeSet<u32>>();
         if let Some(number) = numbers(&exchanges[0]).symmetric_difference(&numbers(own)).next() {
-            return Err(format!("exchange {number} is in the plan of one of processes 0 and {rank}, not in both"));
+            return Err(format!("exchange {number} is in the plan of only one of processes 0 and {rank}"));
         }
         for (peer, theirs) in exchanges.iter().enumerate().take(rank) {
             for (number, exchange) in own {
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn what_does_not_pair_up_is_named() {
         let error = judged(&["12"], &["1"]).unwrap_err();
-        assert!(error.contains("exchange 2 is in the plan of one of processes 0 and 1"), "{error}");
+        assert!(error.contains("exchange 2 is in the plan of only one of processes 0 and 1"), "{error}");
         let error = judged(&["121"], &["12"]).unwrap_err();
         assert!(error.contains("process 0 has exchange 1 twice in a step"), "{error}");
         for (sizes, words) in [

@@ -64,14 +64,16 @@ impl Relaid {
         for buffer in named.map(|named| named.operand.buffer) {
             if relaid.images.contains_key(&buffer) {
                 return Err(format!(
-                    "'{}' is stored row by row, and others see its bytes",
+                    "'{}' is stored row by row, but its bytes are visible outside the program",
                     program.buffer(buffer).name
                 ));
             }
         }
         let is_lasting = |&&buffer: &&BufferId| !program.buffer(buffer).role.is_temporary();
         match relaid.images.keys().find(is_lasting) {
-            Some(&buffer) => Err(format!("'{}' lasts, and is stored row by row", program.buffer(buffer).name)),
+            Some(&buffer) => {
+                Err(format!("'{}' is not temporary, but is stored row by row", program.buffer(buffer).name))
+            }
             None => Ok(relaid),
         }
     }

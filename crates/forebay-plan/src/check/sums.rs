@@ -60,12 +60,12 @@ impl Slots<'_> {
         let first = match operand.buffer {
             buffer if buffer == self.result.buffer => self.result.offset_bytes,
             buffer if buffer.0 as usize >= self.own_buffers => 0,
-            _ => return Err("its sums are in the place of something else".to_owned()),
+            _ => return Err("its sums are in the wrong buffer".to_owned()),
         };
         let size = self.result.range().len();
         match (range.start.checked_sub(first), range.end.checked_sub(first)) {
             (Some(start), Some(end)) if end <= size && operand.desc.is_packed() => Ok(ByteRange { start, end }),
-            _ => Err("its sums are not where sums are".to_owned()),
+            _ => Err("its sums are not where sums belong".to_owned()),
         }
     }
 
@@ -85,7 +85,7 @@ impl Slots<'_> {
 /// # Errors
 /// Describes what is wrong, with the name of the part.
 pub(super) fn judge(whole: &Work, lines: &Lines, parts: &[Placed], own_buffers: usize) -> Result<(), String> {
-    let result = whole.writes.first().ok_or("there is no result")?;
+    let result = whole.writes.first().ok_or("the launch has no result")?;
     let size = result.range().len();
     let mut slots = Slots { result, own_buffers, bounds: vec![0, size], sums: BTreeMap::new() };
     let mut bounds = BTreeSet::from([0, size]);
@@ -132,23 +132,23 @@ fn node(
     part: &ProgramLaunch,
 ) -> Result<((bool, usize), Range<u64>), String> {
     let mut own = Work { kernel: part.kernel.clone(), reads: part.reads.clone(), writes: part.writes.clone() };
-    let [write] = &mut own.writes[..] else { return Err("it has other results".to_owned()) };
+    let [write] = &mut own.writes[..] else { return Err("its number of results is not 1".to_owned()) };
     if applied(&own.kernel) != Activation::None {
         return Err("an activation is applied to sums that are not complete".to_owned());
     }
     if write.desc != slots.result.desc || slots.bytes(write)?.len() != slots.result.range().len() {
-        return Err("its sums are not those of the whole".to_owned());
+        return Err("its sums are not those of the whole launch".to_owned());
     }
     // Where its sums are is checked separately.
     *write = slots.result.clone();
     let own_lines = Lines::of(&own)?;
     let Extent::Range { line, range } = extent::of_part(whole, Some(lines), &own, own_lines)? else {
-        return Err("it is all of it, and there are others".to_owned());
+        return Err("it is the whole launch, but there are other parts".to_owned());
     };
     let range = range.start..range.end;
     match lines.is_reduced(line) && lines.is_node(line, &range) {
         true => Ok((line, range)),
-        false => Err(format!("{range:?} are no node of the tree that is summed by")),
+        false => Err(format!("{range:?} is not a node of the sum tree")),
     }
 }
 
@@ -175,7 +175,7 @@ fn add(
     let later: Vec<Option<Range<u64>>> = slots.pieces(right)?.iter_mut().map(Option::take).collect();
     for (earlier, later) in slots.pieces(left)?.iter_mut().zip(later) {
         let (Some(own), Some(later)) = (earlier.take(), later) else {
-            return Err("it adds sums that are not there".to_owned());
+            return Err("it adds sums that do not exist".to_owned());
         };
         if !lines.are_halves(line, &own, &later) {
             return Err(format!("{own:?} and {later:?} are not the halves of a node"));

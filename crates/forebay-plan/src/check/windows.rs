@@ -33,21 +33,21 @@ pub(super) fn judge(
     // On both sides, an index of the whole is the index of the part plus the beginning of the part.
     let own_pad = pad + i128::from(sources.start) - i128::from(targets.start) * stride;
     if i128::from(part.pad_begin) != own_pad {
-        return Err(format!("its window has {} elements of padding before, not {own_pad}", part.pad_begin));
+        return Err(format!("its window has {} elements of padding at the beginning, not {own_pad}", part.pad_begin));
     }
     let end = |pad_end: Option<u64>, last: u64| pad_end.map(|pad_end| u128::from(pad_end) + u128::from(last));
     if end(part.pad_end, sources.end) != end(whole.pad_end, all_sources) {
-        return Err(format!("its window has {:?} elements of padding behind", part.pad_end));
+        return Err(format!("its window has {:?} elements of padding at the end", part.pad_end));
     }
     let seen = seen(whole, targets, all_sources);
     if !writes_sources {
         return match seen == Some(sources) {
             true => Ok(()),
-            false => Err(format!("results {targets:?} see {seen:?}, and it reads {sources:?}")),
+            false => Err(format!("results {targets:?} see {seen:?}, but it reads {sources:?}")),
         };
     }
     if reads_sources && seen.is_none_or(|seen| seen.start < sources.start || seen.end > sources.end) {
-        return Err(format!("windows {targets:?} see {seen:?}, and it has {sources:?}"));
+        return Err(format!("windows {targets:?} see {seen:?}, but it has {sources:?}"));
     }
     let needed = seeing(whole, sources, all_targets);
     let (begins, ends) = match needed {
@@ -61,7 +61,7 @@ pub(super) fn judge(
     };
     match begins && ends {
         true => Ok(()),
-        false => Err(format!("results {sources:?} are seen by {needed:?}, and it reads {targets:?}")),
+        false => Err(format!("results {sources:?} are seen by {needed:?}, but it reads {targets:?}")),
     }
 }
 

@@ -115,7 +115,7 @@ fn a_launch_runs_where_the_program_says() {
     let Command::Launch { launch, .. } = launch else { unreachable!() };
     launch.writes[0].region.memory = MemoryId(0);
     let error = checked(&program, &split).unwrap_err().to_string();
-    assert!(error.contains("not together in one space"), "{error}");
+    assert!(error.contains("not all in one space"), "{error}");
 }
 
 /// Returns a chain of launches, each on the result of the previous one.

@@ -90,9 +90,9 @@ fn sums_of_parts_are_added_in_the_order_of_the_tree() {
     objects(&each, &[(2, 3), (1, 2), (0, 1)], "not the halves of a node");
     objects(&each, &[(0, 1), (3, 2), (0, 3)], "not the halves of a node");
     objects(&each, &[(0, 1), (2, 3)], "not the sum of all parts");
-    objects(&each, &[(0, 1), (2, 3), (0, 2), (0, 2)], "not there");
-    objects(&[(0, 1), (1, 3), (3, 4)], &[(1, 2), (0, 1)], "no node");
-    objects(&[(0, 3), (3, 4)], &[(0, 1)], "no node");
+    objects(&each, &[(0, 1), (2, 3), (0, 2), (0, 2)], "do not exist");
+    objects(&[(0, 1), (1, 3), (3, 4)], &[(1, 2), (0, 1)], "is not a node");
+    objects(&[(0, 3), (3, 4)], &[(0, 1)], "is not a node");
     objects(&[(0, 2), (2, 3)], &[(0, 1)], "not the halves of a node");
-    objects(&each, &[], "is another");
+    objects(&each, &[], "is not the same operand");
 }

@@ -79,7 +79,7 @@ pub(super) fn check_sizes(file: &Candidate, limits: &Limits) -> Result<(u64, Str
     if bytes > limits.memory_bytes {
         // A plan with heaps for it would itself be too large to represent.
         let (has, name) = (limits.memory_bytes, &limits.name);
-        let reason = format!("it needs {bytes} bytes at once, and the device has {has}: {name}");
+        let reason = format!("it needs {bytes} bytes at once, but the device has {has}: {name}");
         return Err(PlanError::Tensor { launch, reason });
     }
     Ok((bytes, launch))

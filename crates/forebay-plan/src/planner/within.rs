@@ -76,7 +76,7 @@ impl Planner<'_> {
             }
         }
         let best = best.map(|(plan, candidate)| with_bound(plan, candidate, capacity_bytes, options));
-        best.ok_or_else(|| PlanError::Check { reason: format!("no candidate within {capacity_bytes} bytes") })
+        best.ok_or_else(|| PlanError::Check { reason: format!("no candidate fits within {capacity_bytes} bytes") })
     }
 
     /// Returns the fastest plan within a capacity that every single launch fits. What exceeds the host budget, if one is given, is on a
@@ -146,6 +146,6 @@ impl Planner<'_> {
         let isolated = OccupancyLimit { isolate: true, ..neighbours };
         let plan = self.attempt(file, &file.live, isolated, false, capacity_bytes)?;
         plan.map(|plan| (plan, file))
-            .ok_or_else(|| PlanError::Check { reason: format!("no placement within {capacity_bytes} bytes") })
+            .ok_or_else(|| PlanError::Check { reason: format!("no placement fits within {capacity_bytes} bytes") })
     }
 }

@@ -56,9 +56,7 @@ fn size_bytes(variable: &'static str, text: &str) -> Result<u64, RuntimeError> {
     let error = |reason| RuntimeError::Setting { variable, text: text.to_string(), reason };
     match size {
         Ok(MemorySize::Bytes(bytes)) => Ok(bytes),
-        Ok(MemorySize::Percent(_)) => {
-            Err(error("a context knows no whole to take a share of: write a size like 256MiB"))
-        }
+        Ok(MemorySize::Percent(_)) => Err(error("a percentage is not supported here; write a size such as 256MiB")),
         Err(size) => Err(error(size.reason)),
     }
 }
@@ -67,7 +65,7 @@ fn switch(variable: &'static str, text: &str) -> Result<bool, RuntimeError> {
     match text {
         "0" => Ok(false),
         "1" => Ok(true),
-        _ => Err(RuntimeError::Setting { variable, text: text.to_string(), reason: "write 0 or 1" }),
+        _ => Err(RuntimeError::Setting { variable, text: text.to_string(), reason: "expected 0 or 1" }),
     }
 }
 
@@ -108,9 +106,9 @@ mod tests {
     #[test]
     fn nonsense_names_its_variable() {
         for (variable, text, words) in [
-            ("FOREBAY_DEVICE_MEMORY", "50%", "share"),
+            ("FOREBAY_DEVICE_MEMORY", "50%", "percentage"),
             ("FOREBAY_HEAP_SIZE", "many", "number"),
-            ("FOREBAY_TILE_SIZE", "1%", "share"),
+            ("FOREBAY_TILE_SIZE", "1%", "percentage"),
             ("FOREBAY_SEGMENT_SIZE", "0", "zero"),
             ("FOREBAY_STAGING", "1XB", "unit"),
             ("FOREBAY_GROWTH", "yes", "0 or 1"),

@@ -374,7 +374,11 @@ fn scalar(data_type: DataType, number: f64) -> Result<Tensor, RuntimeError> {
         DataType::Float32 => (number as f32).to_le_bytes().to_vec(),
         DataType::Int64 => (number as i64).to_le_bytes().to_vec(),
         DataType::Int32 => (number as i32).to_le_bytes().to_vec(),
-        other => return Err(RuntimeError::Tensor { reason: format!("{number} has no form in {other} here") }),
+        other => {
+            return Err(RuntimeError::Tensor {
+                reason: format!("the number {number} cannot be converted to {other} here"),
+            });
+        }
     };
     Tensor::new(data_type, &[], bytes).ok_or_else(|| RuntimeError::Tensor { reason: "a scalar is one element".into() })
 }

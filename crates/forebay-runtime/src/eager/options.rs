@@ -166,14 +166,14 @@ impl ContextOptions {
         let heap_bytes = self.heap_bytes.min(limits.heap_size_max_bytes);
         let Some(tile_bytes) = self.tile_bytes else { return Ok(device_bytes.max(ALIGNMENT_BYTES)) };
         let reason = if !tile_bytes.is_power_of_two() {
-            "it has to be a power of two".to_string()
+            "the size must be a power of two".to_string()
         } else if tile_bytes % device_bytes != 0 {
-            format!("the device maps {device_bytes} at a time, and was opened so")
+            format!("the device was opened with tiles of {device_bytes} bytes, and the size must be a multiple of that")
         } else if tile_bytes > heap_bytes {
-            format!("a heap of {heap_bytes} does not hold one: choose smaller tiles or larger heaps")
+            format!("a heap of {heap_bytes} bytes cannot hold one; choose smaller tiles or larger heaps")
         } else {
             return Ok(tile_bytes.max(ALIGNMENT_BYTES));
         };
-        Err(RuntimeError::Tensor { reason: format!("tiles of {tile_bytes} bytes are not possible: {reason}") })
+        Err(RuntimeError::Tensor { reason: format!("tiles of {tile_bytes} bytes are not supported: {reason}") })
     }
 }

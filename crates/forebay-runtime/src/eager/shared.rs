@@ -108,7 +108,8 @@ impl Shared {
     /// Takes all device memory that is allowed.
     fn reserve_all(&self, device_memory_bytes: Option<u64>) -> Result<(), RuntimeError> {
         let Some(bytes) = device_memory_bytes else {
-            let reason = "memory that does not grow needs a size: set ContextOptions::device_memory_bytes".to_string();
+            let reason =
+                "memory that does not grow requires a size: set ContextOptions::device_memory_bytes".to_string();
             return Err(RuntimeError::Tensor { reason });
         };
         let mut state = self.lock();
@@ -147,7 +148,7 @@ impl Shared {
 
     fn create_queue(&self, state: &mut State, priority: i32) -> Result<QueueId, RuntimeError> {
         let name = format!("eager {}", state.queues.len());
-        let making = "while making a stream";
+        let making = "while creating a stream";
         let stream = self.device.create_stream(&name, priority).map_err(device_error(making))?;
         let event = match self.device.create_event() {
             Ok(event) => event,

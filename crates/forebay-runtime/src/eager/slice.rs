@@ -79,7 +79,9 @@ impl Slice {
         if bytes.len() as u64 != self.size_bytes() {
             let (given, has) = (bytes.len(), self.size_bytes());
             return Err(RuntimeError::Tensor {
-                reason: format!("{given} bytes cannot be written to a slice of {has}: cut one of them (Slice::part)"),
+                reason: format!(
+                    "{given} bytes cannot be written to a slice of {has} bytes; cut one of them (Slice::part)"
+                ),
             });
         }
         match self.span.buffer() {
@@ -111,14 +113,14 @@ impl Slice {
         }
         if self.size_bytes() != other.size_bytes() {
             let (from, to) = (other.size_bytes(), self.size_bytes());
-            return Err(RuntimeError::Tensor { reason: format!("{from} bytes cannot be copied to {to}") });
+            return Err(RuntimeError::Tensor { reason: format!("{from} bytes cannot be copied to {to} bytes") });
         }
         if self.span.overlaps(&other.span) {
             if self.span.range() == other.span.range() {
                 return Ok(());
             }
             return Err(RuntimeError::Tensor {
-                reason: "bytes that overlap cannot be copied to each other".to_string(),
+                reason: "overlapping bytes cannot be copied to each other".to_string(),
             });
         }
         self.submit(name, Some(&other.span), |stream, to| {
@@ -141,7 +143,7 @@ impl Slice {
         if !range.start.is_multiple_of(4) || !range.end.is_multiple_of(4) {
             return Err(RuntimeError::Tensor {
                 reason: format!(
-                    "bytes {range} cannot be filled with four bytes at a time: begin and end at multiples of 4"
+                    "bytes {range} cannot be filled four at a time; they must begin and end at multiples of 4"
                 ),
             });
         }
@@ -238,7 +240,9 @@ pub(super) fn bounds(range: impl RangeBounds<u64>, size_bytes: u64) -> Result<Ra
         Bound::Unbounded => size_bytes,
     };
     if start > end || end > size_bytes {
-        return Err(RuntimeError::Tensor { reason: format!("bytes {start}..{end} are not inside {size_bytes} bytes") });
+        return Err(RuntimeError::Tensor {
+            reason: format!("bytes {start}..{end} are out of range for {size_bytes} bytes"),
+        });
     }
     Ok(start..end)
 }

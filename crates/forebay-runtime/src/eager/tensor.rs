@@ -61,8 +61,8 @@ impl DeviceTensor {
         let (start, has_bytes) = (slice.span().range().start, slice.size_bytes());
         if start % ALIGNMENT_BYTES != 0 || size_bytes > has_bytes {
             let reason = format!(
-                "{ty} takes {size_bytes} bytes and cannot lie in {has_bytes} bytes from byte {start} of its memory on: it \
-                 has to fit, and to begin at a multiple of {ALIGNMENT_BYTES}"
+                "{ty} takes {size_bytes} bytes and cannot be placed in {has_bytes} bytes starting at byte {start} of \
+                 its memory: it must fit, and begin at a multiple of {ALIGNMENT_BYTES}"
             );
             return Err(RuntimeError::Tensor { reason });
         }
@@ -187,7 +187,7 @@ impl Context {
         let slices = tensors.iter().map(|tensor| tensor.elements()).collect::<Result<Vec<Slice>, _>>()?;
         let read = self.read(&slices.iter().collect::<Vec<_>>())?;
         let array = |(tensor, bytes): (&&DeviceTensor, Vec<u8>)| {
-            let refused = || RuntimeError::Tensor { reason: format!("{tensor:?} was read in part") };
+            let refused = || RuntimeError::Tensor { reason: format!("{tensor:?} was only partly read") };
             Tensor::new(tensor.data_type(), tensor.shape(), bytes).ok_or_else(refused)
         };
         tensors.iter().zip(read).map(array).collect()

@@ -128,7 +128,7 @@ impl DeviceTensor {
 fn pattern(value: &Tensor) -> Result<Option<[u8; 4]>, RuntimeError> {
     let element = &value.bytes();
     if element.is_empty() || element.len() as u64 != value.data_type().size_bytes() {
-        return Err(RuntimeError::Tensor { reason: format!("{} is not one element", value.ty()) });
+        return Err(RuntimeError::Tensor { reason: format!("{} does not have exactly one element", value.ty()) });
     }
     let mut pattern = [0; 4];
     pattern.iter_mut().enumerate().for_each(|(i, byte)| *byte = element[i % element.len()]);

@@ -265,9 +265,9 @@ fn shrink(shared: &Shared) {
 pub fn zeroed(size_bytes: u64) -> Result<Vec<u8>, RuntimeError> {
     let mut bytes = Vec::new();
     let length = usize::try_from(size_bytes).unwrap_or(usize::MAX);
-    bytes
-        .try_reserve_exact(length)
-        .map_err(|error| RuntimeError::Tensor { reason: format!("{size_bytes} bytes do not fit the host: {error}") })?;
+    bytes.try_reserve_exact(length).map_err(|error| RuntimeError::Tensor {
+        reason: format!("{size_bytes} bytes do not fit in host memory: {error}"),
+    })?;
     bytes.resize(length, 0);
     Ok(bytes)
 }

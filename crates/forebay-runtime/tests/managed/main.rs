@@ -104,7 +104,7 @@ fn without_growth_everything_is_taken_at_the_start_and_stays() {
     assert_eq!(context.device().usage().heap_bytes, 0, "what was taken before the failure went back");
     let placed = recording(Arc::new(NullDevice::new(NullProfile::Placed)));
     let error = ManagedMemory::new(&placed, &fixed).unwrap_err().to_string();
-    assert!(error.contains("needs tiles"), "{error}");
+    assert!(error.contains("requires tiles"), "{error}");
 }
 
 #[test]

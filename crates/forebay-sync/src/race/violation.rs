@@ -233,12 +233,13 @@ impl Violation {
             Violation::Generation { command, event, generation, previous } => {
                 let command = long(*command, names);
                 format!(
-                    "{command} records {event}.{generation} after generation {previous}; generations count from 1 and grow"
+                    "{command} records {event}.{generation} after generation {previous}; generations start at 1 and \
+                     increase"
                 )
             }
             Violation::UnorderedRecords { command, event, generation } => format!(
-                "{} records {event}.{generation} without waiting for the record before, so they may fire in the wrong \
-                 order; use an event per stream",
+                "{} records {event}.{generation} without waiting for the previous record, so they may fire in the \
+                 wrong order; use one event per stream",
                 long(*command, names)
             ),
             Violation::CopyLengths { command, from, to } => {
@@ -247,7 +248,7 @@ impl Violation {
             }
             Violation::OverlapsItself { command, one, other } => {
                 let command = long(*command, names);
-                format!("{command} writes bytes that it uses twice: {one} and {other} overlap")
+                format!("{command} writes bytes that it also uses elsewhere: {one} and {other} overlap")
             }
         }
     }

@@ -58,8 +58,8 @@ impl CheckpointFolder {
         let directory = directory.as_ref();
         let lock = FolderLock::take(directory, LOCK).map_err(|error| match error {
             LockError::Held { .. } => {
-                let reason = format!("{error} (wait until it has ended, end it, or name another folder)");
-                Error::File { path: directory.to_owned(), action: "write checkpoints into", reason }
+                let reason = format!("{error} (wait for it to end, stop it, or name another folder)");
+                Error::File { path: directory.to_owned(), action: "write checkpoints to", reason }
             }
             LockError::Io(error) => files::write_error(directory, error),
         })?;

@@ -64,8 +64,8 @@ fn header(types: &BTreeMap<String, TensorType>) -> Result<(Vec<&str>, Vec<u8>), 
         let next = size_bytes.and_then(|bytes| start.checked_add(bytes));
         end = next.ok_or_else(|| format!("'{name}' is {ty}, which is too large"))?;
         let shape = ty.shape.iter().map(|&size| size as usize).collect();
-        let dtype =
-            dtype(ty.data_type).ok_or_else(|| format!("'{name}' is {ty}: checkpoints hold no such elements"))?;
+        let dtype = dtype(ty.data_type)
+            .ok_or_else(|| format!("'{name}' is {ty}; checkpoints cannot contain elements of this type"))?;
         infos.push((name.to_string(), TensorInfo { dtype, shape, data_offsets: (start, end) }));
     }
     let metadata = Metadata::new(None, infos).map_err(|error| error.to_string())?;
@@ -144,16 +144,16 @@ pub(super) fn read(path: &Path, expected: &TensorFile) -> Result<BTreeMap<String
     let metadata = file.metadata().map_err(|error| error.to_string())?;
     let size_bytes = metadata.len();
     if size_bytes != expected.size_bytes {
-        return Err(format!("{size_bytes} bytes instead of {}: the file is incomplete", expected.size_bytes));
+        return Err(format!("the file is incomplete; expected {} bytes, found {size_bytes}", expected.size_bytes));
     }
     let crc32 = checksum(&file).map_err(|error| error.to_string())?;
     if crc32 != expected.crc32 {
-        return Err(format!("checksum {crc32:08x} instead of {:08x}: the file was changed", expected.crc32));
+        return Err(format!("the file was changed; expected checksum {:08x}, found {crc32:08x}", expected.crc32));
     }
     let mut length = [0; LENGTH_BYTES];
     let source = Arc::new(SourceFile::opened(path, Arc::new(file), &metadata));
     let read = |start, into: &mut [u8]| source.read("the header", start, into).map_err(|error| error.to_string());
-    let cut_short = || "the header is cut short".to_string();
+    let cut_short = || "the header is truncated".to_string();
     if size_bytes < LENGTH_BYTES as u64 {
         return Err(cut_short());
     }
@@ -175,7 +175,8 @@ pub(super) fn read(path: &Path, expected: &TensorFile) -> Result<BTreeMap<String
         let (start, end) = info.data_offsets;
         let range = FileRange { file: source.clone(), bytes: data_start + start as u64..data_start + end as u64 };
         let contents = Contents::stored(&name, TensorType::new(data_type, &shape), range);
-        let contents = contents.ok_or_else(|| format!("'{name}' has {} bytes for shape {shape:?}", end - start))?;
+        let contents = contents
+            .ok_or_else(|| format!("'{name}' has {} bytes, which does not match shape {shape:?}", end - start))?;
         Ok((name, contents))
     };
     header.tensors().into_iter().map(contents).collect()

@@ -67,7 +67,7 @@ impl FromStr for DeviceName {
         };
         if backend.is_empty() || adapter.is_some_and(str::is_empty) {
             let reason =
-                format!("'{text}' names no device: write BACKEND, BACKEND:NUMBER or BACKEND:NAME, as in vulkan:0");
+                format!("'{text}' is not a device name; write BACKEND, BACKEND:NUMBER or BACKEND:NAME, as in vulkan:0");
             return Err(Error::Option { reason });
         }
         let alias = forebay_devices::ALIASES.iter().find(|(alias, _)| *alias == text);
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(DeviceName::default().to_string(), forebay_devices::DEFAULT);
         for text in ["", ":", ":0", "vulkan:"] {
             let error = text.parse::<DeviceName>().unwrap_err().to_string();
-            assert!(error.contains(&format!("'{text}' names no device")), "{error}");
+            assert!(error.contains(&format!("'{text}' is not a device name")), "{error}");
         }
     }
 }

@@ -67,7 +67,7 @@ impl FromStr for MemoryLimit {
     /// Fails if the text is not a limit.
     fn from_str(text: &str) -> Result<MemoryLimit, Error> {
         let refused = |reason: &str| Error::Option {
-            reason: format!("'{text}' is no memory limit: {reason} (write 300MiB, 60%, 80%free or none)"),
+            reason: format!("'{text}' is not a memory limit: {reason} (write 300MiB, 60%, 80%free or none)"),
         };
         let trimmed = text.trim();
         if trimmed.eq_ignore_ascii_case("none") {
@@ -76,7 +76,7 @@ impl FromStr for MemoryLimit {
         if let Some(share) = trimmed.strip_suffix("free") {
             return match share.trim_end().parse() {
                 Ok(MemorySize::Percent(percent)) if percent <= 100.0 => Ok(MemoryLimit::OfFree(percent)),
-                _ => Err(refused("before 'free' stands a percentage of at most 100")),
+                _ => Err(refused("expected a percentage of at most 100 before 'free'")),
             };
         }
         trimmed.parse().map(MemoryLimit::Size).map_err(|error: MemorySizeError| refused(error.reason))
@@ -182,8 +182,7 @@ impl MemoryOptions {
     /// Fails if an eviction order is given and the mode has its own.
     pub(crate) fn strategy(&self) -> Result<Option<Strategy>, Error> {
         if self.eviction.is_some() && self.mode != MemoryMode::Automatic {
-            let reason = "an order of eviction has a meaning only for memory that is left alone: add --memory automatic, or \
-                          leave --eviction out";
+            let reason = "an eviction order only applies with --memory automatic; add it, or leave out --eviction";
             return Err(Error::Option { reason: reason.to_string() });
         }
         Ok(match self.mode {
@@ -215,10 +214,12 @@ impl MemoryOptions {
         let refuse = |reason: &str| Err(Error::Option { reason: reason.to_string() });
         let limits = !matches!(self.memory_limit, None | Some(MemoryLimit::Unlimited));
         if limits && (self.device_memory.is_some() || self.host_memory.is_some() || self.simulate_device.is_some()) {
-            return refuse("a memory limit stands for both budgets, of device and of host memory: give it alone");
+            return refuse(
+                "a memory limit covers both device and host memory; it cannot be combined with their budgets",
+            );
         }
         if self.simulate_device.is_some() && self.device_memory.is_some() {
-            return refuse("a simulated device has the device memory that is simulated: give one of both sizes");
+            return refuse("a simulated device's size is its device memory; give only one of the two sizes");
         }
         if in_process && self.is_one_pool() {
             // The budget stays set, for a process that cannot stay within it.
@@ -251,7 +252,7 @@ mod tests {
         assert_eq!(" 80 % free ".parse::<MemoryLimit>().unwrap(), MemoryLimit::OfFree(80.0));
         for text in ["", "free", "1GiBfree", "101%free", "0%free", "0", "much"] {
             let error = text.parse::<MemoryLimit>().unwrap_err().to_string();
-            assert!(error.contains("is no memory limit") && error.contains("80%free"), "{error}");
+            assert!(error.contains("is not a memory limit") && error.contains("80%free"), "{error}");
         }
     }
 
@@ -294,9 +295,9 @@ mod tests {
                 limited(memory);
                 change(memory);
             };
-            assert!(refused(&both).contains("give it alone"));
+            assert!(refused(&both).contains("cannot be combined with their budgets"));
         }
         let error = refused(&|memory| (memory.device_memory, memory.simulate_device) = (size, size));
-        assert!(error.contains("give one of both sizes"), "{error}");
+        assert!(error.contains("give only one of the two sizes"), "{error}");
     }
 }

@@ -129,7 +129,7 @@ impl Trainer {
     /// Fails as [`Trainer::save`] does, and with [`Error::Option`] if no averages are kept.
     pub fn save_average(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         if self.options.average.is_none() {
-            let reason = "no moving averages are kept: start a trainer with a decay of averages for that".to_string();
+            let reason = "no moving averages are kept; create a trainer with a decay of averages".to_string();
             return Err(Error::Option { reason });
         }
         self.write_model(path.as_ref(), &|name| Some(average_of(name)))
@@ -205,16 +205,16 @@ impl Trainer {
         let changing = &self.main().compiled.changing;
         for (name, (_, info)) in changing {
             match checkpoint.contents.get(name) {
-                None => return refuse(format!("it has no tensor '{name}', which this training run has")),
+                None => return refuse(format!("this training run has a tensor '{name}', but the checkpoint does not")),
                 Some(found) if found.data_type() != info.data_type || found.shape() != info.shape => {
                     let found = found.ty();
-                    return refuse(format!("it holds '{name}' as {found}, this training run as '{info}'"));
+                    return refuse(format!("'{name}' is {found} in the checkpoint, but '{info}' in this training run"));
                 }
                 Some(_) => {}
             }
         }
         if let Some(name) = checkpoint.contents.keys().find(|name| !changing.contains_key(*name)) {
-            return refuse(format!("it has a tensor '{name}', which this training run does not have"));
+            return refuse(format!("the checkpoint has a tensor '{name}', but this training run does not"));
         }
         self.options.seed = checkpoint.seed;
         let own = |(name, whole): (&String, &Contents)| (name.clone(), self.shards.own(name, whole));

@@ -97,7 +97,7 @@ impl Trainer {
         let sizes = of_names.map(Tensor::shape).find(|shape| shape.len() > axes && shape.iter().all(|&size| size > 0));
         let Some((samples, sample)) = sizes.map(|shape| (shape[0], shape[shape.len() - axes..].to_vec())) else {
             let reason =
-                format!("windows of {axes} axes are cut from samples with as many, and no input has more than {axes}");
+                format!("windows of {axes} axes need samples with as many axes, but no input has more than {axes}");
             return Err(Error::Option { reason });
         };
         let grid = windows.grid(&sample);
@@ -129,7 +129,7 @@ impl Trainer {
             }
         }
         let Some(logits) = merging.map(Merging::finish) else {
-            return Err(Error::Option { reason: "there are no samples to go over".to_string() });
+            return Err(Error::Option { reason: "there are no samples to evaluate".to_string() });
         };
         let mean = (loss_sum / all.len() as f64) as f32;
         let loss = self.loss_of(&name, &logits, labels)?.unwrap_or(mean);
@@ -148,7 +148,7 @@ impl Trainer {
             None => Ok(()),
             Some((axis, _)) => Err(Error::Option {
                 reason: format!(
-                    "the model does not take windows of {sizes:?}: input '{info}' does not leave dimension {} open",
+                    "the model does not accept windows of {sizes:?}: input '{info}' does not leave dimension {} open",
                     first + axis
                 ),
             }),
@@ -169,7 +169,7 @@ impl Trainer {
         windows.check()?;
         let axes = windows.sizes.len();
         if sample.len() != axes {
-            let reason = format!("windows of {axes} axes are cut from samples with as many, not from {sample:?}");
+            let reason = format!("windows of {axes} axes need samples with as many axes, not {sample:?}");
             return Err(Error::Option { reason });
         }
         let (main, batch_size, sizes) = (self.main(), self.windows_at_a_time(windows), windows.grid(sample).sizes);

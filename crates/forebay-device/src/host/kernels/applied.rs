@@ -12,7 +12,7 @@ use super::elementwise::apply;
 pub(super) fn function(activation: Activation, y: &TensorDesc) -> Result<Option<UnaryOp>, String> {
     let Some(function) = activation.function() else { return Ok(None) };
     if y.data_type() != DataType::Float32 {
-        return Err(format!("{function:?} is applied to sums of float32, not to {y}"));
+        return Err(format!("{function:?} supports only sums of float32, not {y}"));
     }
     apply(function, &mut [])?;
     Ok(Some(function))

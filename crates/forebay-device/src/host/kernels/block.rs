@@ -118,7 +118,7 @@ fn walk_of<const N: usize>(sizes: &[usize], strides: [Vec<isize>; N]) -> Result<
     let mut order: Vec<usize> = (0..sizes.len()).filter(|&dimension| sizes[dimension] > 1).collect();
     order.sort_by_key(|&dimension| Reverse(strides[N - 1][dimension]));
     if order.last().is_some_and(|&innermost| strides[N - 1][innermost] != 1) {
-        return Err(format!("elements of an output with strides {:?} lie apart", strides[N - 1]));
+        return Err(format!("the elements of an output with strides {:?} are not contiguous", strides[N - 1]));
     }
     let sizes: Vec<usize> = order.iter().map(|&dimension| sizes[dimension]).collect();
     let strides = strides.map(|strides| order.iter().map(|&dimension| strides[dimension]).collect());

@@ -22,17 +22,17 @@ impl<'a> Exchanged<'a> {
     pub fn new(exchange: &'a Exchange, reads: &'a [View], writes: &'a [View]) -> Result<Exchanged<'a>, DeviceError> {
         let refuse = |reason: String| unsupported(&Kernel::Exchange(exchange.clone()), reason);
         let ([x, ..], [y, ..]) = (reads, writes) else {
-            return Err(refuse("it reads and writes a tensor".to_string()));
+            return Err(refuse("it must read and write a tensor".to_string()));
         };
         let fits = |ranges: &[Vec<ByteRange>], view: &View| {
             ranges.iter().flatten().all(|range| range.start <= range.end && range.end <= view.desc.total_size_bytes())
         };
         if exchange.sends.len() != exchange.receives.len() {
             let (sends, receives) = (exchange.sends.len(), exchange.receives.len());
-            return Err(refuse(format!("it sends to {sends} processes and receives from {receives}")));
+            return Err(refuse(format!("it sends to {sends} processes, but receives from {receives}")));
         }
         if !fits(&exchange.sends, x) || !fits(&exchange.receives, y) {
-            return Err(refuse(format!("its ranges do not lie in {} and {}", x.desc, y.desc)));
+            return Err(refuse(format!("its ranges exceed {} and {}", x.desc, y.desc)));
         }
         Ok(Exchanged { exchange, x, y })
     }
@@ -55,7 +55,7 @@ impl<'a> Exchanged<'a> {
     pub unsafe fn copy_own(&self, rank: usize) -> Result<(), DeviceError> {
         let [sends, receives] = self.with(rank);
         if !sends.iter().map(|(_, bytes)| bytes).eq(receives.iter().map(|(_, bytes)| bytes)) {
-            let reason = format!("process {rank} does not send to itself what it receives");
+            let reason = format!("process {rank} does not send itself what it receives");
             return Err(unsupported(&Kernel::Exchange(self.exchange.clone()), reason));
         }
         for ((from, bytes), (to, _)) in sends.into_iter().zip(receives) {
@@ -76,7 +76,7 @@ impl<'a> Exchanged<'a> {
 pub(super) unsafe fn run(exchange: &Exchange, reads: &[View], writes: &[View]) -> Result<(), DeviceError> {
     let exchanged = Exchanged::new(exchange, reads, writes)?;
     if exchange.sends.len() > 1 {
-        let reason = format!("it is between {} processes, and this one is alone", exchange.sends.len());
+        let reason = format!("it is between {} processes, but this is the only process", exchange.sends.len());
         return Err(unsupported(&Kernel::Exchange(exchange.clone()), reason));
     }
     // SAFETY: the caller's promises.

@@ -71,7 +71,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     };
     let columns_fit = if let ProductPart::Columns { .. } = part { first + n <= y_columns } else { n == y_columns };
     if k != inner || y_rows != m || !columns_fit {
-        return Err(refuse(format!("sizes {}, {} and {} do not fit", a.desc, b.desc, y.desc)));
+        return Err(refuse(format!("the sizes of {}, {} and {} do not match", a.desc, b.desc, y.desc)));
     }
     let batches = batches(a, b, y).map_err(refuse)?;
     if batches.is_empty() {
@@ -85,7 +85,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     let c = reads.get(2 + usize::from(part.reads_result()));
     let is_in_place = || reads.get(2).is_some_and(|read| read.pointer == y.pointer);
     if matches!(part, ProductPart::Columns { first: 1.. }) && !is_in_place() {
-        return Err(refuse("columns are added to a matrix in its place".to_string()));
+        return Err(refuse("columns must be added to a matrix in place".to_string()));
     }
     let function = function(activation, y.desc).map_err(refuse)?;
     let product = Product { k, alpha, beta, limits: activation.limits(), function };
@@ -191,7 +191,7 @@ fn batches(a: &View, b: &View, y: &View) -> Result<Vec<(usize, usize)>, String> 
             match own[dimension] {
                 size if size == sizes[missing + dimension] => strides[missing + dimension] = stride,
                 1 => {}
-                size => return Err(format!("batch size {size} does not broadcast to {}", sizes[missing + dimension])),
+                size => return Err(format!("batch size {size} cannot be broadcast to {}", sizes[missing + dimension])),
             }
             stride *= own[dimension];
         }

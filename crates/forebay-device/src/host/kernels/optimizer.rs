@@ -99,7 +99,7 @@ impl<T: Float> AdamNumbers<T> {
     /// # Safety
     /// As [`super::run`].
     unsafe fn of(reads: &[View], decoupled: bool, decays: bool) -> Result<AdamNumbers<T>, String> {
-        let [.., step, _] = reads else { return Err("it reads no step".into()) };
+        let [.., step, _] = reads else { return Err("it has no operand for the step".into()) };
         // SAFETY: the caller's promises.
         let (numbers, step) = unsafe { (hyperparameters(reads)?, *Pointer::<i64>::of(step).at(0)) };
         let AdamHyperparameters { learning_rate, beta1, beta2, epsilon, weight_decay } =
@@ -145,7 +145,7 @@ fn decayed<T: Float>(gradient: T, decay: T, parameter: T) -> T {
 /// # Safety
 /// As [`super::run`].
 unsafe fn hyperparameters<const N: usize>(reads: &[View]) -> Result<[f32; N], String> {
-    let view = reads.last().ok_or("it reads nothing")?;
+    let view = reads.last().ok_or("it has no operands")?;
     if view.desc.data_type() != DataType::Float32 || view.count() != N || !view.desc.is_packed() {
         return Err(format!("its last operand must be {N} packed float32 hyperparameters, not {}", view.desc));
     }

@@ -76,7 +76,7 @@ bits! { u8 u16 u32 u64 }
 /// As [`super::run`].
 pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), DeviceError> {
     let Kernel::TopK { axis, largest, nan_first, last } = *kernel else {
-        return Err(unsupported(kernel, "not an order".to_string()));
+        return Err(unsupported(kernel, "not a TopK kernel".to_string()));
     };
     let keys = Keys::of(reads[0].desc.data_type(), largest, nan_first);
     // SAFETY: the caller's promises.
@@ -89,12 +89,12 @@ unsafe fn top_k(axis: usize, keys: Keys, last: bool, x: &View, y: &View) -> Resu
     require_packed(&[*x, *y])?;
     let (sizes, chosen) = (x.sizes(), y.sizes());
     if y.desc.data_type() != DataType::Int64 || axis >= sizes.len() || chosen.len() != sizes.len() {
-        return Err(format!("{} along axis {axis} does not give {}", x.desc, y.desc));
+        return Err(format!("{} along axis {axis} does not result in {}", x.desc, y.desc));
     }
     let (outer, size, inner) = split_at_axis(&sizes, axis);
     let k = chosen[axis];
     if k > size || y.count() != outer * k * inner {
-        return Err(format!("{} along axis {axis} does not give {}", x.desc, y.desc));
+        return Err(format!("{} along axis {axis} does not result in {}", x.desc, y.desc));
     }
     let target = Pointer::<i64>::of(y);
     for_type!(x.desc.data_type(), words, T => {

@@ -366,7 +366,7 @@ impl<const N: usize> Walk<N> {
 /// Returns an error if the operand's sizes do not broadcast to `sizes`.
 pub(super) fn broadcast_strides(view: &View, sizes: &[usize]) -> Result<Vec<isize>, String> {
     let own_sizes = view.sizes();
-    let misfit = || format!("an operand of sizes {own_sizes:?} does not broadcast to {sizes:?}");
+    let misfit = || format!("an operand of sizes {own_sizes:?} cannot be broadcast to {sizes:?}");
     let missing = sizes.len().checked_sub(own_sizes.len()).ok_or_else(misfit)?;
     let mut strides = vec![0; missing];
     for ((&own, stride), &size) in own_sizes.iter().zip(view.strides()).zip(&sizes[missing..]) {

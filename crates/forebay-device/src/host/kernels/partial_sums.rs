@@ -12,7 +12,7 @@ use super::parallel::{Pointer, require_packed};
 pub(super) fn check_sums(view: &View, count: usize) -> Result<(), String> {
     require_packed(&[*view])?;
     if view.desc.data_type() != DataType::Float64 || view.count() != count {
-        return Err(format!("{} does not hold {count} float64 sums", view.desc));
+        return Err(format!("{} does not contain {count} float64 sums", view.desc));
     }
     Ok(())
 }

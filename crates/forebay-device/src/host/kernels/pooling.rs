@@ -65,10 +65,10 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
         data_type == DataType::Float32 || data_type.is_sixteen_bit() && sixteen_bit.includes(operand)
     };
     if let Some((_, data_type)) = reads_as.chain(writes_as).find(|operand| !is_pooled(operand)) {
-        return Err(unsupported(kernel, format!("the host pools float32, not {data_type}")));
+        return Err(unsupported(kernel, format!("the host supports pooling of float32, not of {data_type}")));
     }
     if let (Kernel::PoolGradient { op: PoolOp::Max, .. }, None) = (kernel, reads.get(1)) {
-        return Err(unsupported(kernel, "the gradient of max pooling needs x".to_string()));
+        return Err(unsupported(kernel, "the gradient of max pooling requires x".to_string()));
     }
     // SAFETY: the caller's promises are those that the two directions ask for.
     let result = unsafe {
@@ -77,7 +77,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
                 .map(|sliding| forward(*op, &sliding, &reads[0], &writes[0])),
             Kernel::PoolGradient { op, window } => sliding(window, writes[0].desc, reads[0].desc)
                 .and_then(|sliding| backward(*op, &sliding, &reads[0], reads.get(1), &writes[0])),
-            _ => Err("not a pooling".to_string()),
+            _ => Err("not a pooling kernel".to_string()),
         }
     };
     result.map_err(|reason| unsupported(kernel, reason))
@@ -404,7 +404,7 @@ unsafe fn planes_forward(
 /// As [`super::run`].
 unsafe fn indices(window: &Window, x: &View, y: &View) -> Result<(), String> {
     if (x.desc.data_type(), y.desc.data_type()) != (DataType::Float32, DataType::Int64) {
-        return Err(format!("the host finds places of float32 as int64, not {} as {}", x.desc, y.desc));
+        return Err(format!("the host finds positions of float32 as int64, not {} as {}", x.desc, y.desc));
     }
     require_packed(&[*x, *y])?;
     let sliding = sliding(window, x.desc, y.desc)?;

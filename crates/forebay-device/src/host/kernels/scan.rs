@@ -39,7 +39,7 @@ unsafe fn scan(axis: usize, way: Way, reads: &[View], y: &View) -> Result<(), St
     let (expected, data_type) = (if way.op == ScanOp::Recurrence { 2 } else { 1 }, y.desc.data_type());
     let fits = |view: &View| view.sizes() == sizes && view.desc.data_type() == data_type;
     if axis >= sizes.len() || reads.len() != expected || !reads.iter().all(fits) {
-        return Err(format!("{} operands do not give {} along axis {axis}", reads.len(), y.desc));
+        return Err(format!("{} operands do not result in {} along axis {axis}", reads.len(), y.desc));
     }
     require_packed(reads)?;
     require_packed(&[*y])?;

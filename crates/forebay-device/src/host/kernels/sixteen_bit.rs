@@ -13,11 +13,11 @@ pub(super) fn check_types<'a>(
     reads: impl Iterator<Item = &'a TensorDesc> + Clone,
     write: &TensorDesc,
 ) -> Result<(), String> {
-    let Some(first) = reads.clone().next() else { return Err("there are no factors".to_string()) };
+    let Some(first) = reads.clone().next() else { return Err("it has no factors".to_string()) };
     let data_type = first.data_type();
     if data_type.computed_in() != DataType::Float32 {
-        let reason = "sums of products are computed of float32 and the floating types of 16 bits";
-        return Err(format!("{reason}, not of {data_type}"));
+        let reason = "sums of products support only float32 and the 16-bit floating-point types";
+        return Err(format!("{reason}, not {data_type}"));
     }
     let stays_wide = kernel.facts().types == ElementTypes::WideningProducts;
     let is_read = |desc: &TensorDesc| desc.data_type() == data_type;
@@ -29,7 +29,7 @@ pub(super) fn check_types<'a>(
         false => !is_read(desc),
     });
     match misfit.map(|(_, desc)| desc).or((!is_written(write)).then_some(write)) {
-        Some(desc) => Err(format!("{desc} is not {data_type}, as {first} is")),
+        Some(desc) => Err(format!("{desc} is not {data_type}, unlike {first}")),
         None => Ok(()),
     }
 }

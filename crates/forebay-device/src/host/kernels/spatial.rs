@@ -33,7 +33,7 @@ impl Spatial {
         let [depth, height, width] = spatial3(&sizes[2..], 1);
         let [plane, row, column] = spatial3(&strides[2..], 0);
         if width > 1 && column != 1 {
-            return Err(format!("the elements of a row of {desc} lie apart"));
+            return Err(format!("the elements of a row of {desc} are not contiguous"));
         }
         let span = (depth - 1) * plane + (height - 1) * row + width;
         Ok(Spatial { image: strides[0], channel: strides[1], plane, row, span })

@@ -93,7 +93,8 @@ impl Lowering<'_> {
     ) -> Result<(), ModelError> {
         let axis_size = output.desc.sizes()[axis];
         if axis_size > GATHERED_SIZE_MAX {
-            let reason = format!("{axis_size} slices at misaligned offsets are more than {GATHERED_SIZE_MAX}");
+            let reason =
+                format!("{axis_size} slices at misaligned offsets are more than the maximum of {GATHERED_SIZE_MAX}");
             return Err(view.error(reason));
         }
         // The stride is a multiple of its largest power-of-two factor, so this many slices reach the next aligned base.

@@ -32,7 +32,9 @@ pub(super) fn branch(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelE
         let inside = graph_attribute(&view, name)?;
         let count = inside.graph.outputs.len();
         if count < like.outputs.len() {
-            return Err(view.error(format!("attribute {name} gives {count} of {} outputs", like.outputs.len())));
+            return Err(
+                view.error(format!("attribute {name} has {count} outputs, but the node has {}", like.outputs.len()))
+            );
         }
         Ok(inside)
     };
@@ -64,12 +66,12 @@ pub(crate) struct LoopFacts {
 pub(crate) fn loop_facts(view: &NodeView) -> Result<LoopFacts, ModelError> {
     let body = graph_attribute(view, "body")?;
     let Some(carried) = body.declared_inputs().checked_sub(2) else {
-        return Err(view.error("the body must take the number of the iteration and the condition"));
+        return Err(view.error("the inputs of the body must begin with the iteration number and the condition"));
     };
     let scanned = body.graph.outputs.len().checked_sub(1 + carried);
     if scanned.is_none_or(|scanned| carried + scanned < view.node.outputs.len()) {
         return Err(view.error(format!(
-            "the body takes {carried} values and gives {}, the loop has {} outputs",
+            "the body has {carried} carried values and {} outputs, but the loop has {} outputs",
             body.graph.outputs.len(),
             view.node.outputs.len()
         )));
@@ -128,16 +130,16 @@ pub(super) fn repeat(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelE
         match (runs, view.has_input(0)) {
             (false, _) => 0,
             (true, true) => trip_count(view.needed(0)?),
-            (true, false) => return Err(view.error("neither a count nor a condition ends it")),
+            (true, false) => return Err(view.error("neither a count nor a condition ends the loop")),
         }
     } else {
         let counted = count::by_conditions(&view, &body);
-        counted.ok_or_else(|| waits(1, "how often it runs depends on what it computes"))?
+        counted.ok_or_else(|| waits(1, "the number of iterations depends on what the loop computes"))?
     };
     if is_too_long(count, &body) {
         return Err(waits(
             0,
-            &format!("{count} iterations of {} nodes are too many to write out", body.graph.nodes.len()),
+            &format!("{count} iterations of {} nodes are too many to unroll", body.graph.nodes.len()),
         ));
     }
     let mut current: Vec<ValueId> = (2..2 + carried).map(|i| view.input(i)).collect::<Result<_, _>>()?;
@@ -172,7 +174,7 @@ pub(super) fn stack(
 ) -> Result<Vec<Node>, ModelError> {
     if values.is_empty() {
         let tensor = nothing(body, output_of_body, axis).ok_or_else(|| {
-            NodeView { graph, node: like }.error("without iterations, the type of an output is not known")
+            NodeView { graph, node: like }.error("there are no iterations, so the type of an output is unknown")
         })?;
         let value = constant(graph, "none", tensor);
         return Ok(bind(like, Some(output), value).into_iter().collect());

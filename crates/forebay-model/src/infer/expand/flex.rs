@@ -21,10 +21,10 @@ pub(super) fn attention(graph: &mut Graph, like: &Node) -> Result<Option<Vec<Nod
     let (&[batch, heads, rows, size], &[_, groups, keys, _], &[_, _, _, v_size]) =
         (q.shape.as_slice(), k.shape.as_slice(), v.shape.as_slice())
     else {
-        return Err(view.error(format!("four dimensions are needed, not {q}, {k} and {v}")));
+        return Err(view.error(format!("expected four dimensions, found {q}, {k} and {v}")));
     };
     if groups == 0 || heads % groups != 0 {
-        return Err(view.error(format!("{heads} heads of queries do not share {groups} heads of keys")));
+        return Err(view.error(format!("{heads} query heads cannot share {groups} key heads")));
     }
     let group_rows = (heads / groups).checked_mul(rows).ok_or_else(|| view.error(format!("{q} is too large")))?;
     let scale = view.float("scale", (1.0 / (size as f64).sqrt()) as f32)?;
@@ -34,7 +34,7 @@ pub(super) fn attention(graph: &mut Graph, like: &Node) -> Result<Option<Vec<Nod
         0 => product_type,
         number => DataType::from_onnx_number(number)
             .filter(|data_type| data_type.has_gradients())
-            .ok_or_else(|| view.error(format!("attribute softmax_precision is the element type {number}")))?,
+            .ok_or_else(|| view.error(format!("softmax_precision cannot be element type {number}")))?,
     };
     let inputs = [view.input(0)?, view.input(1)?, view.input(2)?];
     let output = like.outputs.first().copied().flatten();

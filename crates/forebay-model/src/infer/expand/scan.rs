@@ -26,9 +26,11 @@ impl Facts {
         let scanned_inputs = usize::try_from(view.int("num_scan_inputs", 0)?).unwrap_or(0);
         let inputs = body.declared_inputs();
         let states = inputs.checked_sub(scanned_inputs).filter(|_| scanned_inputs > 0);
-        let states = states.ok_or_else(|| view.error(format!("{scanned_inputs} of {inputs} inputs are scanned")))?;
+        let states = states.ok_or_else(|| {
+            view.error(format!("{scanned_inputs} scanned inputs do not fit a body with {inputs} inputs"))
+        })?;
         let Some(scanned_outputs) = body.graph.outputs.len().checked_sub(states) else {
-            return Err(view.error(format!("the body gives {} of {states} states", body.graph.outputs.len())));
+            return Err(view.error(format!("the body has {} outputs, but {states} states", body.graph.outputs.len())));
         };
         Ok(Facts { body, states, scanned_inputs, scanned_outputs })
     }
@@ -83,7 +85,8 @@ pub(super) fn scan(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelErr
         let axis = view.axis(list("scan_input_axes", i)?, ty.shape.len())?;
         let size = ty.shape[axis];
         if *count.get_or_insert(size) != size {
-            return Err(view.error(format!("scanned inputs have {} and {size} elements", count.unwrap_or_default())));
+            return Err(view
+                .error(format!("scanned inputs differ in length: {} and {size} elements", count.unwrap_or_default())));
         }
         sources.push((view.input(states + i)?, axis, list("scan_input_directions", i)? == 1));
     }
@@ -123,15 +126,15 @@ fn scan_batches(graph: &mut Graph, like: &Node, facts: &Facts) -> Result<Vec<Nod
     let sizes = |i: usize, name: &str| match *view.input_type(1 + i)?.shape.as_slice() {
         [batch, ..] if i < states => Ok([batch, 0]),
         [batch, length, ..] => Ok([batch, length]),
-        _ => Err(view.error(format!("{name} has no axis of sequences"))),
+        _ => Err(view.error(format!("{name} has no sequence axis"))),
     };
-    let [batch, length] = sizes(states, "what is scanned")?;
+    let [batch, length] = sizes(states, "the first scanned input")?;
     for i in 0..inputs {
         let [own_batch, own_length] = sizes(i, &format!("input {}", 1 + i))?;
         if own_batch != batch || i >= states && own_length != length {
-            return Err(
-                view.error(format!("inputs have {batch} and {own_batch} sequences of {length} and {own_length}"))
-            );
+            return Err(view.error(format!(
+                "inputs have {batch} and {own_batch} sequences of {length} and {own_length} elements"
+            )));
         }
     }
     if view.has_input(0) && view.constant_ints(0)?.iter().any(|&own| u64::try_from(own) != Ok(length)) {
@@ -166,7 +169,7 @@ fn scan_batches(graph: &mut Graph, like: &Node, facts: &Facts) -> Result<Vec<Nod
     for (i, values) in results.iter().enumerate() {
         if let Some(Some(output)) = like.outputs.get(i) {
             if values.is_empty() {
-                return Err(NodeView { graph, node: like }.error("there are no sequences"));
+                return Err(NodeView { graph, node: like }.error("the input contains no sequences"));
             }
             nodes.extend(stack(graph, like, &facts.body, i, values, 0, *output)?);
         }

@@ -26,8 +26,8 @@ const CHOICE: &str = "Choice";
 pub(super) fn both(graph: &mut Graph, like: &Node, branches: [&Subgraph; 2]) -> Result<Vec<Node>, ModelError> {
     if branches.iter().any(|branch| has_statistics(&branch.graph)) {
         return Err(NodeView { graph, node: like }.error(
-            "a branch of a condition that is not known before a step has a BatchNormalization: its running statistics would change \
-             where the branch is not chosen, too",
+            "its condition is not known before a step, and a branch contains a BatchNormalization, whose running statistics would \
+             also change when the branch is not chosen",
         ));
     }
     let given = NodeView { graph, node: like }.input(0)?;
@@ -94,13 +94,14 @@ pub(super) fn choose(graph: &Graph, like: &Node) -> Result<Vec<Node>, ModelError
     };
     if like.inputs.iter().flatten().any(|input| graph.sequences.contains_key(input)) {
         return Err(error(
-            "its condition is not known before a step, and a branch gives a sequence of tensors".to_string(),
+            "its condition is not known before a step, and a branch returns a sequence of tensors".to_string(),
         ));
     }
     let (then, other) = (view.input_type(1)?, view.input_type(2)?);
     if then != other {
         return Err(error(format!(
-            "its condition is not known before a step, and its branches give {then} and {other}: to train, both must give the same"
+            "its condition is not known before a step, and its branches return {then} and {other}; for training, \
+             both must return the same"
         )));
     }
     let inputs: Vec<ValueId> = like.inputs.iter().flatten().copied().collect();

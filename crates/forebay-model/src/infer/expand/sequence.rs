@@ -91,7 +91,7 @@ fn position(view: &NodeView, i: usize, length: usize, may_be_end: bool) -> Resul
     position
         .and_then(|position| usize::try_from(position).ok())
         .filter(|&position| position < end)
-        .ok_or_else(|| view.error(format!("position {given} is outside a sequence of {length}")))
+        .ok_or_else(|| view.error(format!("position {given} is out of range for a sequence of length {length}")))
 }
 
 /// `SequenceInsert`.
@@ -141,7 +141,7 @@ pub(super) fn map(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelErro
     let inputs = body.declared_inputs();
     if body.graph.outputs.len() < like.outputs.len() {
         return Err(view.error(format!(
-            "the body gives {} of {} outputs",
+            "the body has {} outputs, but the node has {}",
             body.graph.outputs.len(),
             like.outputs.len()
         )));
@@ -154,7 +154,7 @@ pub(super) fn map(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelErro
         for (i, other) in others.iter().enumerate() {
             let view = NodeView { graph, node: like };
             given.push(match other {
-                Some(values) => *values.get(place).ok_or_else(|| view.error("sequences differ in length"))?,
+                Some(values) => *values.get(place).ok_or_else(|| view.error("the sequences differ in length"))?,
                 None => view.input(i + 1)?,
             });
         }
@@ -192,7 +192,11 @@ pub(super) fn split(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelEr
                     let rest = Some(total as i64 % size).filter(|&rest| rest > 0);
                     whole.into_iter().chain(rest).collect()
                 }
-                (true, _) => return Err(view.error(format!("parts of size {given:?}"))),
+                (true, _) => {
+                    return Err(
+                        view.error(format!("the size of the parts must be one positive integer, not {given:?}"))
+                    );
+                }
                 (false, _) => given,
             }
         }

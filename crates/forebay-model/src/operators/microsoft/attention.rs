@@ -62,7 +62,7 @@ fn key_mask(c: &mut Composer, mask: &Part, batch: u64, keys: u64) -> Result<Part
         }
         _ => {
             let forms = format!("[{batch}], [{batch}, {keys}] or [{batch}, rows, {keys}]");
-            return Err(c.view.error(format!("a mask of keys is {forms} here, not {}", mask.ty)));
+            return Err(c.view.error(format!("the mask of keys must be {forms}, not {}", mask.ty)));
         }
     };
     let filter = c.view.float("mask_filter_value", -10000.0)?;
@@ -95,7 +95,7 @@ fn projected(c: &mut Composer, heads: u64) -> Result<[Part; 3], ModelError> {
         let &[batch, length, own, count, size] = x.ty.shape.as_slice() else {
             return Err(c
                 .view
-                .error(format!("packed heads [batch, length, heads, parts, size] are needed, not {}", x.ty)));
+                .error(format!("expected packed heads [batch, length, heads, parts, size], found {}", x.ty)));
         };
         let mut parts = Vec::with_capacity(count as usize);
         for part in 0..count {
@@ -117,7 +117,7 @@ fn projected(c: &mut Composer, heads: u64) -> Result<[Part; 3], ModelError> {
         }
     }
     let Ok([query, key, value]) = <[Part; 3]>::try_from(parts) else {
-        return Err(view.error("query, key and value are needed, each by itself or packed"));
+        return Err(view.error("expected query, key and value, either separate or packed"));
     };
     let mut start = 0;
     let mut by_heads = Vec::with_capacity(3);
@@ -130,7 +130,7 @@ fn projected(c: &mut Composer, heads: u64) -> Result<[Part; 3], ModelError> {
         start += part.ty.shape.last().copied().unwrap_or(0);
         by_heads.push(split_heads(c, &biased, heads)?);
     }
-    <[Part; 3]>::try_from(by_heads).map_err(|_| view.error("query, key and value are three"))
+    <[Part; 3]>::try_from(by_heads).map_err(|_| view.error("expected exactly query, key and value"))
 }
 
 fn multi_head_attention(view: NodeView) -> Result<Decomposition, ModelError> {
@@ -220,7 +220,7 @@ fn attended(mut c: Composer, all: &Part, places: Places) -> Result<Decomposition
         None => vec![hidden / 3; 3],
     };
     let &[q_size, k_size, v_size] = sizes.as_slice() else {
-        return Err(view.error(format!("attribute qkv_hidden_sizes {sizes:?} are not three")));
+        return Err(view.error(format!("attribute qkv_hidden_sizes must be three sizes, not {sizes:?}")));
     };
     let queries = columns(&mut c, all, 0, q_size)?;
     let keys = columns(&mut c, all, q_size, k_size)?;
@@ -288,7 +288,7 @@ fn group_query_attention(view: NodeView) -> Result<Decomposition, ModelError> {
         let all = query.ty.shape.last().copied().unwrap_or(0);
         let count = heads.saturating_add(groups.saturating_mul(2));
         let head = all.checked_div(count).filter(|head| head * count == all);
-        let head = head.ok_or_else(|| view.error(format!("{} does not hold {count} heads", query.ty)))?;
+        let head = head.ok_or_else(|| view.error(format!("cannot split {} into {count} heads", query.ty)))?;
         let (q_size, k_size) = (heads * head, groups * head);
         [
             columns(&mut c, &query, 0, q_size)?,
@@ -316,10 +316,10 @@ fn group_query_attention(view: NodeView) -> Result<Decomposition, ModelError> {
     }
     let count = keys.ty.shape[2];
     let total = view.constant(6)?.and_then(Tensor::to_i64).and_then(|values| values.first().copied());
-    if total.is_some_and(|total| u64::try_from(total) != Ok(count)) {
+    if let Some(total) = total.filter(|&total| u64::try_from(total) != Ok(count)) {
         let reason = format!(
-            "{past} keys in the cache and {length} new ones are not {total:?}: a cache that is larger than \
-             what it holds is not supported; give one of the right size"
+            "{past} keys in the cache and {length} new ones do not add up to {total}; a cache that is larger than \
+             its contents is not supported, so pass one of the right size"
         );
         return Err(view.error(reason));
     }
@@ -373,6 +373,6 @@ fn rotation(c: &mut Composer, past: u64, length: u64) -> Result<Rotation, ModelE
         };
         angles.push(super::beside_heads(c, &own, true)?);
     }
-    let angles = <[Part; 2]>::try_from(angles).map_err(|_| view.error("cosines and sines are two"))?;
+    let angles = <[Part; 2]>::try_from(angles).map_err(|_| view.error("expected exactly cosines and sines"))?;
     Ok(Rotation { angles, interleaved: view.int("rotary_interleaved", 0)? != 0 })
 }

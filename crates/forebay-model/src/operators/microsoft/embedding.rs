@@ -33,7 +33,7 @@ type Real<'a> = &'a dyn Fn(&mut Composer, usize) -> Result<Part, ModelError>;
 /// The rows of a table at the given indices.
 fn rows(c: &mut Composer, table: &Part, indices: &Part) -> Result<Part, ModelError> {
     if table.ty.shape.len() != 2 {
-        return Err(c.view.error(format!("a table of embeddings has two dimensions, not {}", table.ty)));
+        return Err(c.view.error(format!("an embedding table must have two dimensions, but is {}", table.ty)));
     }
     gathered(c, table, indices, 0)
 }
@@ -43,7 +43,7 @@ fn embedded(view: NodeView, mask: usize, positions: Option<usize>, real: Real) -
     let mut c = Composer::new(view);
     let words = c.input(0)?;
     let &[batch, length] = words.ty.shape.as_slice() else {
-        return Err(view.error(format!("indices of words have two dimensions, not {}", words.ty)));
+        return Err(view.error(format!("word indices must have two dimensions, but are {}", words.ty)));
     };
     let table = real(&mut c, 2)?;
     let mut sum = rows(&mut c, &table, &words)?;
@@ -71,7 +71,7 @@ fn embedded(view: NodeView, mask: usize, positions: Option<usize>, real: Real) -
         true => {
             let mask = c.input(mask)?;
             if mask.ty.shape != [batch, length] {
-                return Err(view.error(format!("a mask has the sizes of the words {}, not {}", words.ty, mask.ty)));
+                return Err(view.error(format!("the mask {} does not match the words {}", mask.ty, words.ty)));
             }
             let mask = c.cast(&mask, DataType::Int32);
             let counts = c.reduce(ReduceOp::Sum, &[1], &mask)?;

@@ -110,7 +110,7 @@ fn activated(c: &mut Composer, x: &Part, parameters: [Option<f32>; 2]) -> Result
         "Clip" => UnaryOp::Clip { low: alpha.unwrap_or(f32::NEG_INFINITY), high: beta.unwrap_or(f32::INFINITY) },
         other => {
             let known = "Relu, Tanh, Sigmoid, LeakyRelu, Elu, HardSigmoid, Clip";
-            return Err(c.view.error(format!("activation '{other}' is not supported ({known})")));
+            return Err(c.view.error(format!("activation '{other}' is not supported; use one of {known}")));
         }
     };
     c.unary(op, x)
@@ -197,7 +197,7 @@ fn rotary_embedding(view: NodeView) -> Result<Decomposition, ModelError> {
     let (input, positions) = (c.input(0)?, c.input(1)?);
     let (cosine, sine) = (c.input(2)?, c.input(3)?);
     if view.int("is_packed_batching", 0)? != 0 {
-        return Err(view.error("attribute is_packed_batching is not supported; keep batches apart"));
+        return Err(view.error("attribute is_packed_batching is not supported; keep batches separate"));
     }
     let turned = view.int("rotary_embedding_dim", 0)?;
     let heads = match (view.int("num_heads", 0)?, input.ty.shape.as_slice()) {
@@ -224,7 +224,7 @@ fn rotary_embedding(view: NodeView) -> Result<Decomposition, ModelError> {
     let cosine = at_positions(&mut c, &cosine, &positions)?;
     let sine = at_positions(&mut c, &sine, &positions)?;
     if turned != 0 && cosine.ty.shape.last().map(|&pairs| pairs as i64 * 2) != Some(turned) {
-        return Err(view.error(format!("angles {} do not turn {turned} elements", cosine.ty)));
+        return Err(view.error(format!("angles {} cannot rotate {turned} elements", cosine.ty)));
     }
     let angles = [beside_heads(&mut c, &cosine, heads_first)?, beside_heads(&mut c, &sine, heads_first)?];
     let mut y = rotated(&mut c, &x, &Rotation { angles, interleaved: view.int("interleaved", 0)? != 0 })?;

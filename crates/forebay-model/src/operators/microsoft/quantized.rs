@@ -31,12 +31,12 @@ fn gathered_blocks(view: NodeView) -> Result<Decomposition, ModelError> {
     let is_inside = is_bytes && bits == 4 && along + 1 != rank;
     if rows == along || block == 0 || ![4, 8].contains(&bits) || is_inside {
         let reason = format!(
-            "blocks of {block} along axis {along}, of {bits} bits, gathered along axis {rows}, are not supported"
+            "blocks of {block} {bits}-bit numbers along axis {along}, gathered along axis {rows}, are not supported"
         );
         return Err(view.error(reason));
     }
     if scales.ty.shape.len() != rank {
-        return Err(view.error(format!("scales {} do not fit {}", scales.ty, data.ty)));
+        return Err(view.error(format!("scales {} do not match {}", scales.ty, data.ty)));
     }
     // Tensors of 4-bit types came as int8.
     let is_packed = is_bytes && bits == 4;
@@ -63,7 +63,7 @@ fn gathered_blocks(view: NodeView) -> Result<Decomposition, ModelError> {
     };
     let blocks = scales.ty.shape[along];
     if blocks != shape[along].div_ceil(block) || zeros.as_ref().is_some_and(|zeros| zeros.ty.shape != scales.ty.shape) {
-        return Err(view.error(format!("scales {} are not those of blocks of {block} of {}", scales.ty, numbers.ty)));
+        return Err(view.error(format!("scales {} do not match blocks of {block} in {}", scales.ty, numbers.ty)));
     }
     let of: Vec<i64> = (0..shape[along]).map(|index| (index / block) as i64).collect();
     let of = c.constant(Tensor::from_i64(&[shape[along]], &of));
@@ -105,14 +105,14 @@ fn product_of_bits(view: NodeView) -> Result<Decomposition, ModelError> {
     let (k, n, block) = (attribute("K")?, attribute("N")?, attribute("block_size")?);
     let bits = view.int("bits", 4)?;
     if ![4, 8].contains(&bits) {
-        return Err(view.error(format!("{bits} bits are not supported (4 or 8)")));
+        return Err(view.error(format!("attribute bits must be 4 or 8, not {bits}")));
     }
     if view.has_input(4) {
         return Err(view.error("input g_idx (weights in another order) is not supported; quantize without it"));
     }
     let (a, packed, scales) = (c.input(0)?, c.input(1)?, c.input(2)?);
     if block == 0 || packed.ty.data_type != DataType::UInt8 {
-        return Err(view.error(format!("blocks of {block} of {} are not supported", packed.ty)));
+        return Err(view.error(format!("blocks of {block} elements of {} are not supported", packed.ty)));
     }
     let blocks = k.div_ceil(block);
     let padded = product(&view, &[blocks, block])?;

@@ -24,7 +24,7 @@ fn of_weights(c: &Composer, part: &Part, weights: &Part, what: &str) -> Result<P
         [count, own] if count == directions && own == columns => c.reshape(part, &[directions, 1, columns]),
         _ => {
             let forms = format!("[{directions}] or [{directions}, {columns}]");
-            Err(c.view.error(format!("{what} is {forms} here, not {}", part.ty)))
+            Err(c.view.error(format!("{what} must be {forms}, not {}", part.ty)))
         }
     }
 }
@@ -34,17 +34,17 @@ fn weights(c: &mut Composer, input: usize, scale: usize) -> Result<(Factor, Part
     let w = c.input(input)?;
     let is_integer = matches!(w.ty.data_type, DataType::Int8 | DataType::UInt8);
     if !is_integer || w.ty.shape.len() != 3 {
-        return Err(c.view.error(format!("weights {} must be of int8 or uint8 and have three dimensions", w.ty)));
+        return Err(c.view.error(format!("expected three-dimensional weights of int8 or uint8, found {}", w.ty)));
     }
     let zero = match c.view.has_input(scale + 1) {
         false => None,
         true => {
             let zero = c.input(scale + 1)?;
-            Some(of_weights(c, &zero, &w, "a zero point of weights")?)
+            Some(of_weights(c, &zero, &w, "the zero points of the weights")?)
         }
     };
     let of_w = real_input(c, scale)?.ok_or_else(|| c.view.error(format!("input {scale} is missing")))?;
-    let of_w = of_weights(c, &of_w, &w, "a scale of weights")?;
+    let of_w = of_weights(c, &of_w, &w, "the scales of the weights")?;
     Ok((Factor::new(c, w, zero)?, of_w))
 }
 
@@ -59,7 +59,7 @@ fn dynamic_quantize_lstm(view: NodeView) -> Result<Decomposition, ModelError> {
     let ((w, of_w), (r, of_r)) = (weights(&mut c, 1, 8)?, weights(&mut c, 2, 10)?);
     let error = || {
         let reason = format!(
-            "input {}, weights {} and recurrent weights {} do not fit 4 gates and {} directions",
+            "input {}, weights {} and recurrent weights {} do not match 4 gates and {} directions",
             x.ty,
             w.x.ty,
             r.x.ty,
@@ -77,7 +77,7 @@ fn dynamic_quantize_lstm(view: NodeView) -> Result<Decomposition, ModelError> {
     }
     let hidden = view.int("hidden_size", units as i64)?;
     if u64::try_from(hidden) != Ok(units) {
-        return Err(view.error(format!("attribute hidden_size {hidden} is not the {units} of the recurrent weights")));
+        return Err(view.error(format!("attribute hidden_size {hidden} does not match the recurrent weights' {units}")));
     }
     let sizes = Sizes { steps, batch, directions, columns, units };
     let call = Call { recurrence, sizes, by_batch: false };

@@ -71,14 +71,14 @@ fn boxes_that_overlap_less() {
 fn indices_that_do_not_fit_are_refused() {
     let values = || matrix(2, &[1.0, 2.0, 3.0, 4.0]);
     for (op_type, inputs, text) in [
-        ("GatherElements", vec![values(), ints(&[0])], "do not fit data"),
-        ("GatherND", vec![values(), Input::Constant(Tensor::from_i64(&[1, 3], &[0; 3]))], "do not fit data"),
+        ("GatherElements", vec![values(), ints(&[0])], "do not match data"),
+        ("GatherND", vec![values(), Input::Constant(Tensor::from_i64(&[1, 3], &[0; 3]))], "do not match data"),
         (
             "ScatterElements",
             vec![values(), Input::Constant(Tensor::from_i64(&[1, 2], &[0; 2])), values()],
             "differ in shape",
         ),
-        ("TopK", vec![values(), ints(&[3])], "are too many"),
+        ("TopK", vec![values(), ints(&[3])], "cannot select 3 elements"),
         ("CumSum", vec![values(), ints(&[2])], "axis 2 is out of range"),
     ] {
         let error = refused(op_type, inputs, &[]);

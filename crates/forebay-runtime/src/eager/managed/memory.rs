@@ -131,8 +131,8 @@ impl ManagedMemory {
             }
             false if !options.growth => {
                 let reason = format!(
-                    "managed memory that does not grow needs tiles: on {}, which cannot map any, each buffer is a heap of \
-                     its own",
+                    "managed memory that does not grow requires tiles: on {}, which cannot map any, each buffer is a \
+                     separate heap",
                     limits.name
                 );
                 return Err(RuntimeError::Tensor { reason });
@@ -143,7 +143,7 @@ impl ManagedMemory {
         let device_bytes = options.device_bytes / step_bytes * step_bytes;
         let host_bytes = options.host_bytes.map_or(u64::MAX, |bytes| bytes / step_bytes * step_bytes);
         let files = options.spill_dir.as_deref().map(|folder| SpillFiles::new(&**device, folder, step_bytes));
-        let files = files.transpose().map_err(device_error("while making a spill file"))?;
+        let files = files.transpose().map_err(device_error("while creating a spill file"))?;
         let state = State::new(
             EvictionQueue::new(options.policy, device_bytes),
             SlabPool::new(device_bytes, segment_bytes_max),
@@ -153,7 +153,7 @@ impl ManagedMemory {
         let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
         let core = Arc::new(Core::new(number, context.shared().clone(), copies, unit_bytes, options.growth, state));
         if !options.growth {
-            core.take_all().map_err(device_error("while taking all managed memory at the start"))?;
+            core.take_all().map_err(device_error("while allocating all managed memory at the start"))?;
         }
         context.add_managed(&core);
         Ok(ManagedMemory { context: context.clone(), handle: Arc::new(Handle::new(core)) })
@@ -239,8 +239,8 @@ fn unit_bytes(limits: &Limits, tile_bytes: u64, options: &ManagedOptions) -> Res
     unit_bytes.filter(|&bytes| bytes <= limits.heap_size_max_bytes.min(options.device_bytes)).ok_or_else(|| {
         let (heap_bytes, budget) = (limits.heap_size_max_bytes, options.device_bytes);
         let reason = format!(
-            "a managed unit of {wanted} bytes in whole tiles of {tile_bytes} does not fit a heap of {heap_bytes} or the \
-             device budget of {budget}: choose smaller units, or raise the budget"
+            "a managed unit of {wanted} bytes in whole tiles of {tile_bytes} does not fit in a heap of {heap_bytes} or \
+             the device budget of {budget}: choose smaller units, or raise the budget"
         );
         RuntimeError::Tensor { reason }
     })

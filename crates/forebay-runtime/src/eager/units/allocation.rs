@@ -50,11 +50,13 @@ impl Buffer {
         let granularity_bytes = core.unit_bytes.unwrap_or(core.shared.tile_bytes);
         let Some(whole_bytes) = size_bytes.checked_next_multiple_of(granularity_bytes).filter(|&bytes| bytes > 0)
         else {
-            return Err(RuntimeError::Tensor { reason: format!("a managed buffer of {size_bytes} bytes cannot be") });
+            return Err(RuntimeError::Tensor {
+                reason: format!("cannot create a managed buffer of {size_bytes} bytes"),
+            });
         };
         let reserve = |_| core.shared.device.create_reservation(whole_bytes);
         let reservation = core.unit_bytes.map(reserve).transpose();
-        let reservation = reservation.map_err(device_error("while making a managed buffer"))?;
+        let reservation = reservation.map_err(device_error("while creating a managed buffer"))?;
         let unit_bytes = core.unit_bytes.unwrap_or(whole_bytes);
         let (address, unit_count) = (Arc::new(Address::new(reservation)), whole_bytes / unit_bytes);
         let mut state = core.lock();

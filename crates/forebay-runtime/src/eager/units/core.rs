@@ -137,7 +137,7 @@ pub fn device_error(action: &'static str) -> impl FnOnce(DeviceError) -> Runtime
 }
 
 fn lost_count() -> RuntimeError {
-    RuntimeError::Plan { reason: "managed memory lost count of its device memory".to_string() }
+    RuntimeError::Plan { reason: "managed memory lost track of its device memory".to_string() }
 }
 
 impl Core {

@@ -49,7 +49,8 @@ impl Handle {
         }
         let core = self.core.clone();
         let started = Builder::new().name("forebay prefetch".to_string()).spawn(move || carry_out(&core));
-        let refused = |error| RuntimeError::Tensor { reason: format!("the system refuses a thread: {error}") };
+        let refused =
+            |error| RuntimeError::Tensor { reason: format!("the system refused to create a thread: {error}") };
         *thread = Some(started.map_err(refused)?);
         Ok(())
     }

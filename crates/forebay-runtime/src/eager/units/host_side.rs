@@ -47,7 +47,7 @@ impl Core {
         loop {
             let device = &self.shared.device;
             let taken = state.blocks.take_or_grow(size_bytes, |size_bytes| device.create_host_block(size_bytes));
-            if let Some(block) = taken.map_err(device_error("while making host memory for managed memory"))? {
+            if let Some(block) = taken.map_err(device_error("while creating host memory for managed memory"))? {
                 let location = state.location(unit)?;
                 (location.block, location.block_used) = (Some(block), 0);
                 state.holders.push_back(unit);

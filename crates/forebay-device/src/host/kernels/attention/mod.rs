@@ -59,7 +59,7 @@ struct Launch {
 impl Launch {
     /// Checks the sizes and types of queries, keys, values and mask.
     fn new(options: AttentionOptions, [q, k, v]: [&View; 3], mask: Option<&View>) -> Result<Launch, String> {
-        let fail = || format!("queries {}, keys {} and values {} do not fit", q.desc, k.desc, v.desc);
+        let fail = || format!("queries {}, keys {} and values {} do not match", q.desc, k.desc, v.desc);
         let (q_sizes, k_sizes, v_sizes) = (q.sizes(), k.sizes(), v.sizes());
         let (&[batch, heads, rows, size], &[k_batch, groups, keys, k_size], &[v_batch, v_groups, v_keys, v_size]) =
             (q_sizes.as_slice(), k_sizes.as_slice(), v_sizes.as_slice())
@@ -107,17 +107,17 @@ impl Mask {
         let fits = |(own, all): (&usize, usize)| *own == all || *own == 1;
         let all = [sizes.batch, sizes.heads, sizes.rows];
         if own.len() != 4 || own[3] != sizes.keys || !own.iter().zip(all).all(fits) {
-            return Err(format!("the mask {} does not fit scores {all:?} of {} keys", view.desc, sizes.keys));
+            return Err(format!("the mask {} does not match scores {all:?} of {} keys", view.desc, sizes.keys));
         }
         let all = view.strides();
         if all[3] != 1 && own[3] != 1 {
-            return Err(format!("the keys of the mask {} do not lie one after the other", view.desc));
+            return Err(format!("the keys of the mask {} must be contiguous", view.desc));
         }
         let strides = std::array::from_fn(|axis| if own[axis] == 1 { 0 } else { all[axis] });
         match view.desc.data_type() {
             DataType::Float32 => Ok(Mask::Added(Pointer::of(view), strides)),
             DataType::Bool => Ok(Mask::Seen(Pointer::of(view), strides)),
-            other => Err(format!("a mask is float32 or bool, not {other}")),
+            other => Err(format!("a mask must be float32 or bool, not {other}")),
         }
     }
 }
@@ -125,7 +125,7 @@ impl Mask {
 /// Checks that all operands are float32.
 fn require_floats(views: &[View]) -> Result<(), String> {
     match views.iter().find(|view| view.desc.data_type() != DataType::Float32) {
-        Some(view) => Err(format!("the host attends in float32, not {}", view.desc.data_type())),
+        Some(view) => Err(format!("the host supports attention in float32, not {}", view.desc.data_type())),
         None => Ok(()),
     }
 }
@@ -136,7 +136,7 @@ fn require_sizes(views: &[(&View, &[usize])]) -> Result<(), String> {
         require_packed(&[**view])?;
         require_floats(&[**view])?;
         if view.sizes() != *sizes {
-            return Err(format!("{} has other sizes than {sizes:?}", view.desc));
+            return Err(format!("the sizes of {} differ from {sizes:?}", view.desc));
         }
     }
     Ok(())
@@ -164,12 +164,12 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
                     (Kernel::AttentionGradient(_), [dq, dk, dv]) => (Some(dq), Some([dk, dv])),
                     (Kernel::AttentionQueryGradient(_), [dq]) => (Some(dq), None),
                     (Kernel::AttentionKeyGradient(_), [dk, dv]) => (None, Some([dk, dv])),
-                    _ => return Err(unsupported(kernel, format!("{} writes are not its own", writes.len()))),
+                    _ => return Err(unsupported(kernel, format!("it does not have {} writes", writes.len()))),
                 };
                 let launch = Launch::new(*options, [q, k, v], mask.first());
                 launch.and_then(|launch| backward::run(&launch, [dy, y, logarithms], dq, dkv))
             }
-            _ => Err(format!("{} reads and {} writes are not those of attention", reads.len(), writes.len())),
+            _ => Err(format!("attention does not have {} reads and {} writes", reads.len(), writes.len())),
         }
     };
     result.map_err(|reason| unsupported(kernel, reason))

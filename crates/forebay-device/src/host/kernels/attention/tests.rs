@@ -179,8 +179,8 @@ fn operands_that_do_not_fit_are_refused() {
     let (q, k, other) = (of(&[1, 3, 4, 2]), of(&[1, 2, 5, 2]), of(&[1, 1, 5, 2]));
     let writes = [desc(Float32, &[1, 3, 4, 2]), desc(Float32, &[1, 3, 4])];
     let kernel = Kernel::Attention(OPTIONS);
-    assert!(refusal(&kernel, &[&q, &k, &k], &writes).contains("do not fit"), "heads do not divide");
-    assert!(refusal(&kernel, &[&q, &other, &k], &writes).contains("do not fit"));
+    assert!(refusal(&kernel, &[&q, &k, &k], &writes).contains("do not match"), "heads do not divide");
+    assert!(refusal(&kernel, &[&q, &other, &k], &writes).contains("do not match"));
     assert!(refusal(&kernel, &[&q, &other, &other, &of(&[1, 1, 4, 4])], &writes).contains("mask"));
     assert!(
         refusal(&kernel, &[&q, &other, &other], &[desc(Float32, &[1, 3, 4, 3]), desc(Float32, &[1, 3, 4])])

@@ -123,7 +123,7 @@ impl Correlation {
         if families > FAMILIES_MAX {
             let strides = &geometry.strides[geometry.first..];
             return Err(format!(
-                "strides {strides:?} are too large for the host: their product is at most {FAMILIES_MAX}"
+                "strides {strides:?} are too large for the host: their product must be at most {FAMILIES_MAX}"
             ));
         }
         let axes = std::array::from_fn(|d| Axis::transposed(geometry, d));
@@ -478,7 +478,9 @@ impl Correlation {
 fn check_taps(geometry: &Geometry, taps_max: usize) -> Result<(), String> {
     let taps = geometry.taps();
     if taps > taps_max {
-        return Err(format!("a window of {taps} elements is too large for the host, which takes at most {taps_max}"));
+        return Err(format!(
+            "a window of {taps} elements is too large for the host, which supports at most {taps_max}"
+        ));
     }
     Ok(())
 }

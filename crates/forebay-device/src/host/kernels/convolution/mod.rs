@@ -74,7 +74,9 @@ impl Geometry {
         let (x, w, y) = (sizes(x), sizes(w), sizes(y));
         let rank = x.len();
         if !(3..=5).contains(&rank) || w.len() != rank || y.len() != rank {
-            return Err(format!("the host convolves 1 to 3 spatial dimensions, not sizes {x:?}, {w:?}, {y:?}"));
+            return Err(format!(
+                "the host supports convolutions of 1 to 3 spatial dimensions, not sizes {x:?}, {w:?}, {y:?}"
+            ));
         }
         let groups = convolution.groups as usize;
         let fits = groups > 0
@@ -89,7 +91,7 @@ impl Geometry {
             && !convolution.window.strides.contains(&0)
             && convolution.window.kernel.iter().zip(&w[2..]).all(|(&a, &b)| a as usize == b);
         if !fits {
-            return Err(format!("sizes {x:?}, {w:?} and {y:?} do not fit {groups} groups"));
+            return Err(format!("sizes {x:?}, {w:?} and {y:?} do not match {groups} groups"));
         }
         let three = |values: &[u64], filler| spatial3(&values.iter().map(|&v| v as usize).collect::<Vec<_>>(), filler);
         Ok(Geometry {
@@ -173,7 +175,7 @@ pub(super) unsafe fn run(
     let refuse = |reason: String| unsupported(kernel, reason);
     let workspace_count = workspace.as_ref().map_or(0, |view| view.desc.total_size_bytes() as usize / size_of::<f32>());
     let workspace = workspace.as_ref().map(Pointer::<f32>::of);
-    let missing = || refuse("its scratch is missing".to_string());
+    let missing = || refuse("its workspace is missing".to_string());
     let [first, second] = [Stored::of(&reads[0]), Stored::of(&reads[1])];
     let target = Stored::of(&writes[0]);
     if let Kernel::ConvolutionWeightGradient { .. } = kernel {

@@ -16,10 +16,10 @@ use super::unary;
 pub(super) unsafe fn run(op: BinaryOp, activation: Activation, a: &View, b: &View, y: &View) -> Result<(), String> {
     let data_type = a.desc.data_type().computed_in();
     if b.desc.data_type().computed_in() != data_type {
-        return Err(format!("operands of {data_type} and {} differ; cast one first", b.desc.data_type()));
+        return Err(format!("operand types {data_type} and {} differ; cast one first", b.desc.data_type()));
     }
     if op.is_comparison() && activation != Activation::None {
-        return Err(format!("{op:?} gives bool, which has no {activation:?}"));
+        return Err(format!("{op:?} returns bool, which does not support {activation:?}"));
     }
     if let Activation::Function(function) = activation {
         // SAFETY: the caller's promises; results are replaced in place.
@@ -33,7 +33,7 @@ pub(super) unsafe fn run(op: BinaryOp, activation: Activation, a: &View, b: &Vie
                 Err(format!("{op:?} is defined for bool, not for {data_type}"))
             }
             _ if data_type.is_integer() && matches!(activation, Activation::Clip { .. }) => {
-                Err(format!("{activation:?} is applied to floating-point numbers, not to {data_type}"))
+                Err(format!("{activation:?} supports only floating-point numbers, not {data_type}"))
             }
             _ if data_type.is_integer() => for_type!(data_type, integers, T => integers::<T>(op, activation, a, b, y)),
             _ if op.is_comparison() => for_type!(data_type, floats, T => compare::<T>(op, a, b, y)),

@@ -12,7 +12,7 @@ use super::super::parallel::{CHUNK, Pointer, for_chunks, require_packed, wide};
 pub(super) unsafe fn run(node: u64, first: u64, step: &View, y: &View) -> Result<(), String> {
     require_packed(&[*step, *y])?;
     if y.desc.data_type() != DataType::Float32 {
-        return Err(format!("random numbers are float32, not {}", y.desc));
+        return Err(format!("random numbers must be float32, not {}", y.desc));
     }
     // SAFETY: the caller's promise.
     let key = unsafe { key(step, node)? };

@@ -287,7 +287,7 @@ fn with_function<T: Float>(op: UnaryOp, function: impl OfFunction<T>) -> Result<
         UnaryOp::Asinh => function.with(T::area_sine),
         UnaryOp::Acosh => function.with(T::area_cosine),
         UnaryOp::Atanh => function.with(T::area_tangent),
-        UnaryOp::Not => Err("Not is defined for bool, not for floating types".to_string()),
+        UnaryOp::Not => Err("Not is defined for bool, not for floating-point types".to_string()),
     }
 }
 

@@ -188,10 +188,7 @@ pub(super) fn workspace_bytes(convolution: &Convolution, reads: &[TensorDesc], y
         let count = desc.element_count() as usize;
         let fits = count == 1 || count == layout.filters() && !name.starts_with(['x', 'y']);
         if !fits || !desc.is_packed() {
-            return Err(format!(
-                "{name} {desc} is neither one number nor one for each of {} filters",
-                layout.filters()
-            ));
+            return Err(format!("{name} {desc} must be one number, or one for each of {} filters", layout.filters()));
         }
     }
     if !reads[1].is_packed() {

@@ -40,7 +40,7 @@ fn check_types(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc]) -> 
         _ => false,
     };
     let all: Vec<String> = reads.iter().chain(writes).map(ToString::to_string).collect();
-    fits.then_some(()).ok_or_else(|| unsupported(kernel, format!("operands {} are not its own", all.join(", "))))
+    fits.then_some(()).ok_or_else(|| unsupported(kernel, format!("operands {} are not supported", all.join(", "))))
 }
 
 /// Runs one kernel of this family.
@@ -57,13 +57,13 @@ pub(super) unsafe fn run(
     let needed = workspace_bytes(kernel, &descs(reads), &descs(writes))?;
     let refuse = |reason| unsupported(kernel, reason);
     let scratch = workspace.filter(|view| view.desc.total_size_bytes() >= needed);
-    let scratch = scratch.ok_or_else(|| refuse("its scratch is missing".to_owned()))?;
+    let scratch = scratch.ok_or_else(|| refuse("its workspace is missing".to_owned()))?;
     // SAFETY: the caller's promises.
     unsafe {
         match kernel {
             Kernel::IntegerProduct { transpose_b } => product::run(*transpose_b, reads, &writes[0], scratch),
             Kernel::IntegerConvolution { convolution } => convolution::run(convolution, reads, &writes[0], scratch),
-            _ => Err("not a kernel of integers".to_owned()),
+            _ => Err("not an integer kernel".to_owned()),
         }
     }
     .map_err(refuse)
@@ -79,7 +79,7 @@ pub(super) fn workspace_bytes(
     match kernel {
         Kernel::IntegerProduct { transpose_b } => product::workspace_bytes(*transpose_b, reads, &writes[0]),
         Kernel::IntegerConvolution { convolution } => convolution::workspace_bytes(convolution, reads, &writes[0]),
-        _ => Err("not a kernel of integers".to_owned()),
+        _ => Err("not an integer kernel".to_owned()),
     }
     .map(|bytes| bytes.next_multiple_of(256))
     .map_err(|reason| unsupported(kernel, reason))

@@ -24,7 +24,7 @@ struct Sizes {
 impl Sizes {
     fn of(transpose_b: bool, reads: &[TensorDesc], y: &TensorDesc) -> Result<Sizes, String> {
         let sizes = |desc: &TensorDesc| desc.sizes().iter().map(|&size| size as usize).collect::<Vec<_>>();
-        let misfit = || format!("sizes of {}, {} and {y} do not fit", reads[0], reads[1]);
+        let misfit = || format!("the sizes of {}, {} and {y} do not match", reads[0], reads[1]);
         let (a, b, of_y) = (sizes(&reads[0]), sizes(&reads[1]), sizes(y));
         let ([.., m, k], [.., b0, b1], [batches @ .., rows, n]) = (&a[..], &b[..], &of_y[..]) else {
             return Err(misfit());
@@ -62,7 +62,7 @@ impl<T: Copy> Matrices<T> {
         // With a single column, the distance to the next is not needed.
         let column = if sizes.last() == Some(&1) { 0 } else { column };
         if !matches!(column, 0 | 1) {
-            return Err(format!("elements of a row of {} lie apart", view.desc));
+            return Err(format!("the elements of a row of {} are not contiguous", view.desc));
         }
         Ok(Matrices { base: Pointer::of(view), outer: strides, row, column })
     }

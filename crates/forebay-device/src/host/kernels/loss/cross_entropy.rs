@@ -160,7 +160,7 @@ impl<T: Float> Operands<T> {
         require_packed(&[*labels])?;
         let layout = Layout::of(logits.desc, axis)?;
         if labels.count() != layout.positions() || layout.classes > i32::MAX as usize {
-            return Err(format!("labels {} do not fit logits {} with class axis {axis}", labels.desc, logits.desc));
+            return Err(format!("labels {} do not match logits {} with class axis {axis}", labels.desc, logits.desc));
         }
         let labels = match labels.desc.data_type() {
             DataType::Int64 => Labels::Int64(Pointer::of(labels)),

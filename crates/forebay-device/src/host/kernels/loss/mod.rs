@@ -30,7 +30,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
             Kernel::MeanSquaredErrorGradient => for_type!(data_type, floats, T => {
                 squared_error::gradient::<T>(reads, &writes[0])
             }),
-            _ => Err("not a loss".into()),
+            _ => Err("not a loss kernel".into()),
         }
     };
     result.map_err(|reason| super::unsupported(kernel, reason))

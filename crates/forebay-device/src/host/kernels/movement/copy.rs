@@ -36,7 +36,9 @@ fn slice_layout(starts: &[u64], steps: &[i64], whole: &View, part: &View) -> Res
     let (whole_sizes, part_sizes) = (whole.desc.sizes(), part.desc.sizes());
     let counts = [starts.len(), steps.len(), part_sizes.len()];
     if counts.iter().any(|&count| count != whole_sizes.len()) {
-        return Err(format!("starts {starts:?}, steps {steps:?} and sizes {part_sizes:?} do not fit {whole_sizes:?}"));
+        return Err(format!(
+            "starts {starts:?}, steps {steps:?} and sizes {part_sizes:?} do not match {whole_sizes:?}"
+        ));
     }
     let mut offset = 0;
     let mut strides = Vec::with_capacity(starts.len());
@@ -45,7 +47,7 @@ fn slice_layout(starts: &[u64], steps: &[i64], whole: &View, part: &View) -> Res
         let last = start + (part_sizes[dimension] as i128 - 1) * step;
         let inside = 0..whole_sizes[dimension] as i128;
         if !inside.contains(&start) || !inside.contains(&last) {
-            return Err(format!("a slice from {start} to {last} leaves dimension {dimension} of {}", whole.desc));
+            return Err(format!("a slice from {start} to {last} exceeds dimension {dimension} of {}", whole.desc));
         }
         offset += start as isize * stride as isize;
         // With a single index, the step may be anything, because it is never taken.

@@ -84,7 +84,10 @@ fn check_counts(axis: usize, data: &View, indices: &View, y: &View) -> Result<(u
     }
     let (outer, size, inner) = split_at_axis(&sizes, axis);
     if y.count() != outer * indices.count() * inner {
-        return Err(format!("{} by {} along axis {axis} does not give {}", data.desc, indices.desc, y.desc));
+        return Err(format!(
+            "{} indexed by {} along axis {axis} does not result in {}",
+            data.desc, indices.desc, y.desc
+        ));
     }
     Ok((outer, size, inner))
 }

@@ -18,7 +18,7 @@ pub(super) unsafe fn run(begins: &[u64], mode: PadMode, x: &View, y: &View) -> R
         && begins.len() == y_sizes.len()
         && (0..begins.len()).all(|d| begins[d].checked_add(x_sizes[d]).is_some_and(|end| end <= y_sizes[d]));
     if !fits {
-        return Err(format!("{} with {begins:?} before does not fit {}", x.desc, y.desc));
+        return Err(format!("{} with {begins:?} before it does not fit in {}", x.desc, y.desc));
     }
     let constant = match mode {
         PadMode::Constant(value) => bits_of(value as f64, x.desc.data_type()),

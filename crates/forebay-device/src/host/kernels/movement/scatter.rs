@@ -24,7 +24,7 @@ pub(super) unsafe fn run(op: ScatterOp, data: &View, indices: &View, updates: &V
     let inner = y.count() / size.max(1);
     if data.count() != y.count() || updates.count() != indices.count() * inner {
         let [data, indices, updates, y] = [data, indices, updates, y].map(|view| view.desc);
-        return Err(format!("{updates} by {indices} into {data} does not give {y}"));
+        return Err(format!("{updates} scattered by {indices} into {data} does not result in {y}"));
     }
     // SAFETY: the caller's promise, and packed.
     let positions = unsafe { Indices::of(indices)? }.positions(size);

@@ -37,10 +37,10 @@ impl<const N: usize> Shape<N> {
         }
         let data_type = x.desc.data_type().computed_in();
         if let Some(other) = statistics.iter().find(|view| view.desc.data_type() != data_type) {
-            return Err(format!("{} must be {data_type}, as {} is normalised in it", other.desc, x.desc));
+            return Err(format!("{} must be {data_type}, because {} is normalised in it", other.desc, x.desc));
         }
         if let Some(other) = others.iter().find(|other| other.desc.data_type().computed_in() != data_type) {
-            return Err(format!("{} is not computed in {data_type}, as {} is", other.desc, x.desc));
+            return Err(format!("{} is not computed in {data_type}, unlike {}", other.desc, x.desc));
         }
         Ok(Shape { x: strided_layout, others: strided_layouts, channels: strided_layout.channels })
     }

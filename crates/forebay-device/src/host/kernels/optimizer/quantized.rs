@@ -78,7 +78,7 @@ fn check(reads: &[View], writes: &[View]) -> Result<(), String> {
         let data_type = if matches!(at, 2 | 4) { DataType::UInt8 } else { DataType::Float32 };
         let size = if scale(at) { count.div_ceil(BLOCK) } else { count };
         if view.desc.data_type() != data_type || view.count() != size {
-            return Err(format!("{} must be {size} elements of {data_type}, as {count} are updated", view.desc));
+            return Err(format!("{} must be {size} elements of {data_type}, because {count} are updated", view.desc));
         }
     }
     Ok(())
@@ -91,7 +91,7 @@ fn check(reads: &[View], writes: &[View]) -> Result<(), String> {
 /// As [`super::super::run`].
 pub(super) unsafe fn update(numbers: AdamNumbers<f32>, reads: &[View], writes: &[View]) -> Result<(), String> {
     if (reads.len(), writes.len()) != (8, 5) {
-        return Err(format!("it has 8 reads and 5 writes, not {} and {}", reads.len(), writes.len()));
+        return Err(format!("expected 8 reads and 5 writes, found {} and {}", reads.len(), writes.len()));
     }
     check(reads, writes)?;
     let (first, second) =

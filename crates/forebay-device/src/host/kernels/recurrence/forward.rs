@@ -63,7 +63,7 @@ pub(super) unsafe fn run(
     let state = sizes.rows() * sizes.units;
     let wanted = if recurrence.cell.has_cell_state() { 3 } else { 2 };
     if writes.len() != wanted {
-        return Err(format!("{} results, not {wanted}", writes.len()));
+        return Err(format!("found {} results, expected {wanted}", writes.len()));
     }
     sizes.check(&writes[0], "the output", sizes.steps * state, DataType::Float32)?;
     writes[1..].iter().try_for_each(|write| sizes.check(write, "a last state", state, DataType::Float32))?;

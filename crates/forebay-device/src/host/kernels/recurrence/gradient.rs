@@ -76,7 +76,7 @@ pub(super) unsafe fn run(
     };
     if reads.len() != first + inner + 1 || writes.len() != wanted {
         return Err(format!(
-            "{} operands and {} results, not {} and {wanted}",
+            "found {} operands and {} results, expected {} and {wanted}",
             reads.len(),
             writes.len(),
             first + inner + 1
@@ -92,10 +92,10 @@ pub(super) unsafe fn run(
     check(&reads[first + inner], "the output", all)?;
     check(&writes[0], "the gates' gradient", all * sizes.gates)?;
     check(&writes[1], "h before each step", all)?;
-    check(&writes[2], "the first h's gradient", state)?;
+    check(&writes[2], "the initial h's gradient", state)?;
     let second = match cell {
         RecurrentCell::Lstm { .. } => {
-            check(&writes[3], "the first c's gradient", state)?;
+            check(&writes[3], "the initial c's gradient", state)?;
             check(&writes[4], "the peepholes' gradient", 3 * state)?;
             None
         }

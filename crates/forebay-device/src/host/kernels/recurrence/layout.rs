@@ -61,7 +61,7 @@ impl Sizes {
     pub fn check(self, view: &View, what: &str, count: usize, data_type: DataType) -> Result<(), String> {
         require_packed(&[*view])?;
         if view.count() != count || view.desc.data_type() != data_type {
-            return Err(format!("{what} is {}, not {count} elements of {data_type}", view.desc));
+            return Err(format!("{what} must be {count} elements of {data_type}, not {}", view.desc));
         }
         Ok(())
     }
@@ -95,18 +95,24 @@ impl<'a> Inputs<'a> {
         let cell = recurrence.cell;
         let wanted = if cell.has_cell_state() { 7 } else { 5 };
         if reads.len() != wanted {
-            return Err(format!("{} operands, not {wanted}", reads.len()));
+            return Err(format!("found {} operands, expected {wanted}", reads.len()));
         }
         let sizes = Sizes::of(recurrence, reads[0].desc, reads[1].desc);
-        let sizes = sizes.ok_or_else(|| format!("gates {} and weights {} do not fit", reads[0].desc, reads[1].desc))?;
+        let sizes =
+            sizes.ok_or_else(|| format!("gates {} and weights {} do not match", reads[0].desc, reads[1].desc))?;
         let (columns, state) = (sizes.gates * sizes.units, sizes.rows() * sizes.units);
-        sizes.check(&reads[0], "what elements add", sizes.steps * sizes.rows() * columns, DataType::Float32)?;
+        sizes.check(
+            &reads[0],
+            "the input part of the gates",
+            sizes.steps * sizes.rows() * columns,
+            DataType::Float32,
+        )?;
         sizes.check(&reads[1], "the weights", sizes.directions * columns * sizes.units, DataType::Float32)?;
         sizes.check(&reads[2], "the bias", sizes.directions * columns, DataType::Float32)?;
         sizes.check(&reads[3], "the lengths", sizes.batch, DataType::Int32)?;
-        sizes.check(&reads[4], "the first h", state, DataType::Float32)?;
+        sizes.check(&reads[4], "the initial h", state, DataType::Float32)?;
         if cell.has_cell_state() {
-            sizes.check(&reads[5], "the first c", state, DataType::Float32)?;
+            sizes.check(&reads[5], "the initial c", state, DataType::Float32)?;
             sizes.check(&reads[6], "the peepholes", sizes.directions * 3 * sizes.units, DataType::Float32)?;
         }
         // SAFETY: there are as many elements as sequences, and no one writes them.

@@ -31,14 +31,14 @@ pub(super) unsafe fn run(
     workspace: Option<View>,
 ) -> Result<(), DeviceError> {
     let refuse = |reason: String| unsupported(kernel, reason);
-    let workspace = workspace.ok_or_else(|| refuse("its scratch is missing".to_string()))?;
+    let workspace = workspace.ok_or_else(|| refuse("its workspace is missing".to_string()))?;
     let workspace = Pointer::<f32>::of(&workspace);
     // SAFETY: the caller's promises.
     let result = unsafe {
         match kernel {
             Kernel::Recurrent(recurrence) => forward::run(recurrence, reads, writes, workspace),
             Kernel::RecurrentGradient(recurrence) => gradient::run(recurrence, reads, writes, workspace),
-            _ => Err("not a recurrence".to_string()),
+            _ => Err("not a recurrent kernel".to_string()),
         }
     };
     result.map_err(refuse)
@@ -46,7 +46,7 @@ pub(super) unsafe fn run(
 
 /// Temporary bytes that a kernel needs.
 pub(super) fn workspace_bytes(kernel: &Kernel, reads: &[TensorDesc]) -> Result<u64, DeviceError> {
-    let refuse = || unsupported(kernel, "its gates and weights do not fit".to_string());
+    let refuse = || unsupported(kernel, "its gates and weights do not match".to_string());
     let (recurrence, first) = match kernel {
         Kernel::RecurrentGradient(recurrence) if recurrence.cell.has_cell_state() => (recurrence, 3),
         Kernel::RecurrentGradient(recurrence) => (recurrence, 2),

@@ -35,7 +35,7 @@ fn layout(axes: &[usize], x: &View, y: &View) -> Result<Layout, String> {
     let (reduced_sizes, reduced_strides) = part(true);
     let fits = axes.iter().all(|&axis| axis < sizes.len()) && y.count() == kept_sizes.iter().product::<usize>();
     if !fits || !y.desc.is_packed() {
-        return Err(format!("{} reduced along {axes:?} does not give a packed {}", x.desc, y.desc));
+        return Err(format!("{} reduced along {axes:?} does not result in a packed {}", x.desc, y.desc));
     }
     let reduced = Walk::new(&reduced_sizes, &[reduced_strides]);
     let kept = Walk::new(&kept_sizes, &[kept_strides]);
@@ -107,7 +107,7 @@ pub(super) fn are_positions(axes: &[usize], x: &View) -> bool {
 pub(super) unsafe fn channel_sums<T: Float>(x: &View, y: &View) -> Result<(), String> {
     let channels = x.sizes()[1];
     if y.count() != channels || !y.desc.is_packed() {
-        return Err(format!("{} does not hold the sums of {}", y.desc, x.desc));
+        return Err(format!("{} does not match the sums of {}", y.desc, x.desc));
     }
     // SAFETY: the caller's promises.
     unsafe {

@@ -12,7 +12,7 @@ fn table(x: &View, axes: usize) -> Result<(usize, usize), String> {
     require_packed(&[*x])?;
     let sizes = x.sizes();
     if axes >= sizes.len() {
-        return Err(format!("{} has no places behind {axes} axes", x.desc));
+        return Err(format!("{} has no positions after {axes} axes", x.desc));
     }
     Ok((sizes[..axes].iter().product(), sizes[axes..].iter().product()))
 }
@@ -60,7 +60,7 @@ pub(super) unsafe fn run<T: Float>(axes: usize, x: &View, y: &View) -> Result<()
     let (_, length) = table(x, axes)?;
     require_packed(&[*y])?;
     if y.count() != length {
-        return Err(format!("{} does not hold the sums of {} along {axes} axes", y.desc, x.desc));
+        return Err(format!("{} does not match the sums of {} along {axes} axes", y.desc, x.desc));
     }
     // SAFETY: the caller's promises.
     unsafe {

@@ -59,5 +59,5 @@ fn scans_go_both_ways_along_any_axis() {
 fn a_recurrence_without_factors_is_an_error() {
     let x = Tensor::new(&desc(DataType::Float32, &[3]), &[1.0; 3]);
     let kernel = Kernel::Scan { axis: 0, op: ScanOp::Recurrence, exclusive: false, reverse: false };
-    assert!(refusal(&kernel, &[&x], std::slice::from_ref(&x.desc)).contains("1 operands do not give"));
+    assert!(refusal(&kernel, &[&x], std::slice::from_ref(&x.desc)).contains("1 operands do not result in"));
 }
