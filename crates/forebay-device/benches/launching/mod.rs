@@ -75,6 +75,7 @@ impl Machine {
 }
 
 /// Packed float32 of these sizes.
+#[allow(dead_code, reason = "not every bench uses it")]
 pub fn float(sizes: &[u64]) -> Result<TensorDesc, Box<dyn Error>> {
     Ok(TensorDesc::packed(DataType::Float32, sizes)?)
 }

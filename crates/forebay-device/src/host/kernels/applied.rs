@@ -3,7 +3,7 @@
 use forebay_base::kernel::{Activation, UnaryOp};
 use forebay_base::{DataType, TensorDesc};
 
-use super::elementwise::apply;
+use super::elementwise;
 
 /// The function of an activation that the host can apply to a result with this descriptor, or `None` if the activation only has limits.
 ///
@@ -14,8 +14,7 @@ pub(super) fn function(activation: Activation, y: &TensorDesc) -> Result<Option<
     if y.data_type() != DataType::Float32 {
         return Err(format!("{function:?} supports only sums of float32, not {y}"));
     }
-    apply(function, &mut [])?;
-    Ok(Some(function))
+    elementwise::function::<f32>(function).map(|_| Some(function))
 }
 
 /// Applies a function to rows of `len` elements, which are arranged in three dimensions with these sizes and strides in elements.
@@ -23,6 +22,7 @@ pub(super) fn function(activation: Activation, y: &TensorDesc) -> Result<Option<
 /// # Safety
 /// The elements must be readable and writable and belong to no one else; the function comes from [`function`].
 pub(super) unsafe fn apply_to(function: UnaryOp, first: *mut f32, outer: [(usize, usize); 3], len: usize) {
+    let function = elementwise::function(function).expect("defined for float32");
     let (mut outer, mut len) = (outer, len);
     // Rows that are contiguous count as one.
     for dimension in (0..outer.len()).rev() {
@@ -42,7 +42,7 @@ pub(super) unsafe fn apply_to(function: UnaryOp, first: *mut f32, outer: [(usize
                     let start = first.add(channel * channels.1 + plane * planes.1 + row * rows.1);
                     std::slice::from_raw_parts_mut(start, len)
                 };
-                apply(function, values).expect("defined for float32");
+                elementwise::apply(&function, values);
             }
         }
     }

@@ -69,6 +69,9 @@ pub(super) trait Source<A>: Copy {
     /// # Safety
     /// As [`Buffer::load`].
     unsafe fn load(self, first: usize, length: usize, buffer: &mut Buffer<A>, written: *const u8) -> &[A];
+
+    /// Whether [`Source::load`] returns the elements themselves, however many, while a run that starts at `written` is written.
+    fn is_in_place(self, written: *const u8) -> bool;
 }
 
 /// A run of elements to write, with stride 1.
@@ -80,8 +83,11 @@ pub(super) trait Target<Y>: Copy {
     /// is given.
     ///
     /// # Safety
-    /// The elements must be writable and belong to no one else, and `length` must be at most [`BLOCK`].
+    /// The elements must be writable and belong to no one else, and `length` must be at most [`BLOCK`], unless they are written in place.
     unsafe fn write(self, first: usize, length: usize, buffer: &mut Buffer<Y>, fill: impl FnOnce(&mut [Y]));
+
+    /// Whether [`Target::write`] gives the elements themselves to `fill`, however many.
+    fn is_in_place(self) -> bool;
 }
 
 /// An address and a stride.
@@ -90,6 +96,11 @@ impl<A: Copy> Source<A> for (*const A, isize) {
     unsafe fn load(self, first: usize, length: usize, buffer: &mut Buffer<A>, written: *const u8) -> &[A] {
         // SAFETY: the caller's promise.
         unsafe { buffer.load(self.0.offset(first as isize * self.1), self.1, length, written) }
+    }
+
+    #[inline(always)]
+    fn is_in_place(self, written: *const u8) -> bool {
+        self.1 == 1 && self.0.cast() != written
     }
 }
 
@@ -103,5 +114,10 @@ impl<Y> Target<Y> for *mut Y {
     unsafe fn write(self, first: usize, length: usize, _: &mut Buffer<Y>, fill: impl FnOnce(&mut [Y])) {
         // SAFETY: the caller's promise.
         fill(unsafe { std::slice::from_raw_parts_mut(self.add(first), length) });
+    }
+
+    #[inline(always)]
+    fn is_in_place(self) -> bool {
+        true
     }
 }

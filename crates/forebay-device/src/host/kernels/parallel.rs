@@ -285,6 +285,16 @@ impl<const N: usize> Walk<N> {
         self.sizes.iter().product()
     }
 
+    /// Whether the walk goes through the elements of an operand in the order of their addresses without gaps.
+    pub fn is_contiguous(&self, operand: usize) -> bool {
+        let mut expected = 1;
+        self.sizes.iter().zip(&self.strides[operand]).rev().all(|(&size, &stride)| {
+            let follows = stride == expected;
+            expected *= size as isize;
+            follows
+        })
+    }
+
     /// The stride of every operand along a run.
     #[inline(always)]
     pub fn inner_strides(&self) -> [isize; N] {

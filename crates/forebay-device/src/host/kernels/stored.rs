@@ -144,6 +144,11 @@ impl<T: Element> Source<T> for (Stored<T>, isize) {
             std::slice::from_raw_parts(room.as_ptr().cast(), length)
         }
     }
+
+    #[inline(always)]
+    fn is_in_place(self, written: *const u8) -> bool {
+        self.0.is_own() && (self.0.address.cast_const(), self.1).is_in_place(written)
+    }
 }
 
 impl<T: Element> Target<T> for Stored<T> {
@@ -168,6 +173,11 @@ impl<T: Element> Target<T> for Stored<T> {
             let wide: &[f32] = std::slice::from_raw_parts(values.as_ptr().cast(), length);
             round(self.format, wide, to.address.cast());
         }
+    }
+
+    #[inline(always)]
+    fn is_in_place(self) -> bool {
+        self.is_own()
     }
 }
 

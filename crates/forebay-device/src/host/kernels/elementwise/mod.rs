@@ -12,7 +12,7 @@ use super::block::{map1, map3};
 use super::element::{Bool, Word, bits_of, for_type};
 use super::{View, unsupported};
 use crate::device::DeviceError;
-pub(super) use unary::apply;
+pub(super) use unary::{apply, function};
 
 /// Runs one kernel of this family.
 ///

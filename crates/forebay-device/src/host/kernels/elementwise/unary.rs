@@ -6,11 +6,11 @@ use forebay_base::DataType;
 use forebay_base::kernel::UnaryOp;
 
 use super::super::View;
-use super::super::block::{map1, map2, run1};
+use super::super::block::{map1, map1_blocks, map2};
+use super::super::buffer::{BLOCK, Buffer};
 use super::super::element::{Bool, Float, Number, for_type};
-use super::super::parallel::{CHUNK, Pointer, for_chunks, widest};
+use super::super::parallel::{wide, widest};
 use super::super::simd::limited;
-use super::super::stored::Stored;
 
 /// y = op(x).
 ///
@@ -21,81 +21,12 @@ pub(super) unsafe fn forward(op: UnaryOp, x: &View, y: &View) -> Result<(), Stri
     // SAFETY: the caller's promises, and the types are those of the views.
     unsafe {
         match data_type {
-            DataType::Float32 if are_alike(x, y) && forward_long(op, x, y) => Ok(()),
-            DataType::Float32 => forward_float::<f32>(op, x, y),
-            DataType::Float64 => forward_float::<f64>(op, x, y),
+            DataType::Float32 => map1_blocks(x, y, &*function::<f32>(op)?),
+            DataType::Float64 => map1_blocks(x, y, &*function::<f64>(op)?),
             DataType::Bool if op == UnaryOp::Not => map1(x, y, |x: Bool| Bool::from(!x.get())),
             _ => for_type!(data_type, integers, T => forward_integer::<T>(op, x, y)),
         }
     }
-}
-
-/// Returns whether the elements of both are in the same order without gaps.
-fn are_alike(x: &View, y: &View) -> bool {
-    x.desc.is_packed() && y.desc.is_packed() && x.desc.sizes() == y.desc.sizes()
-}
-
-/// Computes y = op(x) in float32 with the widest vectors, for the functions that take longest; returns false for others.
-///
-/// # Safety
-/// As for [`super::super::run`], and both views must be alike, and of float32 or of 16 bits.
-unsafe fn forward_long(op: UnaryOp, x: &View, y: &View) -> bool {
-    // SAFETY: the caller's promises.
-    unsafe {
-        match op {
-            UnaryOp::Sigmoid => map_long(x, y, sigmoid::<f32>),
-            UnaryOp::Silu => map_long(x, y, silu::<f32>),
-            UnaryOp::Gelu => map_long(x, y, gelu::<f32>),
-            UnaryOp::TanhGelu => map_long(x, y, tanh_gelu::<f32>),
-            UnaryOp::Erf => map_long(x, y, <f32 as Float>::error_function),
-            UnaryOp::Tanh => map_long(x, y, <f32 as Float>::hyperbolic_tangent),
-            UnaryOp::Exp => map_long(x, y, <f32 as Float>::exponential),
-            UnaryOp::Log => map_long(x, y, <f32 as Float>::logarithm),
-            UnaryOp::Softplus => map_long(x, y, softplus::<f32>),
-            _ => return false,
-        }
-    }
-    true
-}
-
-/// y\[i] = f(x\[i]).
-///
-/// # Safety
-/// As for [`forward_long`].
-unsafe fn map_long(x: &View, y: &View, f: impl Fn(f32) -> f32 + Copy + Sync) {
-    let (source, target) = (Stored::<f32>::of(x), Stored::<f32>::of(y));
-    if !source.is_own() || !target.is_own() {
-        return for_chunks(x.count(), CHUNK, |range| {
-            widest(
-                #[inline(always)]
-                || {
-                    let start = range.start as isize;
-                    // SAFETY: the elements lie in the operands, and chunks are disjoint.
-                    unsafe { run1((source.at(start), 1), target.at(start), range.len(), f) };
-                },
-            );
-        });
-    }
-    let is_in_place = x.pointer == y.pointer;
-    let (source, target) = (Pointer::<f32>::of(x), Pointer::<f32>::of(y));
-    for_chunks(x.count(), CHUNK, |range| {
-        // SAFETY: the elements lie in the operands; chunks are disjoint, and x is read separately only if it is not y itself.
-        unsafe {
-            let y = target.slice_mut(range.start, range.len());
-            if is_in_place {
-                widest(
-                    #[inline(always)]
-                    || y.iter_mut().for_each(|y| *y = f(*y)),
-                );
-            } else {
-                let x = source.slice(range.start, range.len());
-                widest(
-                    #[inline(always)]
-                    || y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(x)),
-                );
-            }
-        }
-    });
 }
 
 /// Integers are rare in models (shapes and labels), so their functions are called indirectly instead of each being compiled into a loop.
@@ -181,112 +112,107 @@ fn softplus<T: Float>(x: T) -> T {
     relu(x) + (-x.magnitude()).exponential().logarithm_of_one_plus()
 }
 
-/// An operation on a function of one variable, compiled for each function.
-trait OfFunction<T> {
-    /// Performs the operation.
-    ///
-    /// # Errors
-    /// Returns an error if the operands do not fit.
-    fn with(self, f: impl Fn(T) -> T + Sync) -> Result<(), String>;
-}
-
-/// y = f(x).
-struct OfViews<'a> {
-    x: &'a View<'a>,
-    y: &'a View<'a>,
-}
-
-impl<T: Float> OfFunction<T> for OfViews<'_> {
-    #[inline(always)]
-    fn with(self, f: impl Fn(T) -> T + Sync) -> Result<(), String> {
-        // SAFETY: whoever has such views promises what [`super::super::run`] requires, and that they are of type `T`.
-        unsafe { map1(self.x, self.y, f) }
-    }
-}
-
-/// Numbers that are replaced by the results of a function.
-struct InPlace<'a>(&'a mut [f32]);
-
-impl OfFunction<f32> for InPlace<'_> {
-    #[inline(always)]
-    fn with(self, f: impl Fn(f32) -> f32 + Sync) -> Result<(), String> {
-        widest(
-            #[inline(always)]
-            || self.0.iter_mut().for_each(|value| *value = f(*value)),
-        );
-        Ok(())
-    }
-}
+/// A function of each element of a block, which stores the results in another one.
+pub(in super::super) type BlockFunction<T> = Box<dyn Fn(&[T], &mut [T]) + Sync>;
 
 /// Replaces numbers by the results of a function.
+pub(in super::super) fn apply(function: &BlockFunction<f32>, values: &mut [f32]) {
+    for block in values.chunks_mut(BLOCK) {
+        let mut buffer = Buffer::new();
+        // SAFETY: a block has at most as many elements as a buffer.
+        function(unsafe { buffer.copy_of(block.as_ptr(), block.len()) }, block);
+    }
+}
+
+/// Compiles a function into a loop over blocks.
+#[inline(always)]
+fn each<T: Float>(f: impl Fn(T) -> T + Sync + 'static) -> Result<BlockFunction<T>, String> {
+    Ok(Box::new(move |x, y| {
+        wide(
+            #[inline(always)]
+            || y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(x)),
+        );
+    }))
+}
+
+/// Compiles a function that takes long into a loop over blocks, with the widest vectors if its elements are float32.
+#[inline(always)]
+fn each_long<T: Float>(f: impl Fn(T) -> T + Sync + 'static) -> Result<BlockFunction<T>, String> {
+    if size_of::<T>() != size_of::<f32>() {
+        return each(f);
+    }
+    Ok(Box::new(move |x, y| {
+        widest(
+            #[inline(always)]
+            || y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(x)),
+        );
+    }))
+}
+
+/// Returns a function that is computed one element at a time anyway.
+fn each_alone<T: Float>(f: fn(T) -> T) -> Result<BlockFunction<T>, String> {
+    Ok(Box::new(move |x, y| y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(x))))
+}
+
+/// Returns the function of blocks that an operation computes.
 ///
 /// # Errors
-/// Returns an error if the function is not defined for float32.
-pub(in super::super) fn apply(op: UnaryOp, values: &mut [f32]) -> Result<(), String> {
-    with_function(op, InPlace(values))
-}
-
-/// # Safety
-/// As for [`super::super::run`], and the views must be of type `T`.
-unsafe fn forward_float<T: Float>(op: UnaryOp, x: &View, y: &View) -> Result<(), String> {
-    with_function::<T>(op, OfViews { x, y })
-}
-
-fn with_function<T: Float>(op: UnaryOp, function: impl OfFunction<T>) -> Result<(), String> {
+/// Returns an error if it is not defined for floating-point numbers.
+pub(in super::super) fn function<T: Float>(op: UnaryOp) -> Result<BlockFunction<T>, String> {
     let number = |value: f32| T::from_f64(value as f64);
     match op {
-        UnaryOp::Relu => function.with(relu::<T>),
+        UnaryOp::Relu => each(relu::<T>),
         UnaryOp::LeakyRelu { alpha } => {
             let alpha = number(alpha);
-            function.with(move |x: T| if x < T::ZERO { alpha * x } else { x })
+            each(move |x: T| if x < T::ZERO { alpha * x } else { x })
         }
         UnaryOp::Elu { alpha } => {
             let alpha = number(alpha);
-            function.with(
+            each(
                 #[inline(always)]
                 move |x: T| if x < T::ZERO { alpha * x.exponential_minus_one() } else { x },
             )
         }
         UnaryOp::Clip { low, high } => {
             let (low, high) = (number(low), number(high));
-            function.with(move |x: T| limited(x, low, high))
+            each(move |x: T| limited(x, low, high))
         }
         UnaryOp::Affine { scale, shift } => {
             let (scale, shift) = (number(scale), number(shift));
-            function.with(move |x: T| scale * x + shift)
+            each(move |x: T| scale * x + shift)
         }
-        UnaryOp::Sigmoid => function.with(sigmoid::<T>),
+        UnaryOp::Sigmoid => each_long(sigmoid::<T>),
         UnaryOp::HardSigmoid { alpha, beta } => {
             let (alpha, beta) = (number(alpha), number(beta));
-            function.with(move |x: T| limited(alpha * x + beta, T::ZERO, T::ONE))
+            each(move |x: T| limited(alpha * x + beta, T::ZERO, T::ONE))
         }
-        UnaryOp::Tanh => function.with(T::hyperbolic_tangent),
-        UnaryOp::Exp => function.with(T::exponential),
-        UnaryOp::Log => function.with(T::logarithm),
-        UnaryOp::Sqrt => function.with(T::square_root),
-        UnaryOp::Reciprocal => function.with(|x: T| T::ONE / x),
-        UnaryOp::Abs => function.with(T::magnitude),
-        UnaryOp::Sign => function.with(sign::<T>),
-        UnaryOp::Floor => function.with(T::floor),
-        UnaryOp::Ceil => function.with(T::ceil),
-        UnaryOp::Erf => function.with(T::error_function),
-        UnaryOp::Gelu => function.with(gelu::<T>),
-        UnaryOp::TanhGelu => function.with(tanh_gelu::<T>),
-        UnaryOp::Softplus => function.with(softplus::<T>),
-        UnaryOp::Silu => function.with(silu::<T>),
-        UnaryOp::HardSwish => function.with(|x: T| x * hard_gate(x)),
-        UnaryOp::Sin => function.with(T::sine),
-        UnaryOp::Cos => function.with(T::cosine),
-        UnaryOp::Round => function.with(T::round_to_even),
-        UnaryOp::Tan => function.with(T::tangent),
-        UnaryOp::Asin => function.with(T::arc_sine),
-        UnaryOp::Acos => function.with(T::arc_cosine),
-        UnaryOp::Atan => function.with(T::arc_tangent),
-        UnaryOp::Sinh => function.with(T::hyperbolic_sine),
-        UnaryOp::Cosh => function.with(T::hyperbolic_cosine),
-        UnaryOp::Asinh => function.with(T::area_sine),
-        UnaryOp::Acosh => function.with(T::area_cosine),
-        UnaryOp::Atanh => function.with(T::area_tangent),
+        UnaryOp::Tanh => each_long(T::hyperbolic_tangent),
+        UnaryOp::Exp => each_long(T::exponential),
+        UnaryOp::Log => each_long(T::logarithm),
+        UnaryOp::Sqrt => each(T::square_root),
+        UnaryOp::Reciprocal => each(|x: T| T::ONE / x),
+        UnaryOp::Abs => each(T::magnitude),
+        UnaryOp::Sign => each(sign::<T>),
+        UnaryOp::Floor => each(T::floor),
+        UnaryOp::Ceil => each(T::ceil),
+        UnaryOp::Erf => each_long(T::error_function),
+        UnaryOp::Gelu => each_long(gelu::<T>),
+        UnaryOp::TanhGelu => each_long(tanh_gelu::<T>),
+        UnaryOp::Softplus => each_long(softplus::<T>),
+        UnaryOp::Silu => each_long(silu::<T>),
+        UnaryOp::HardSwish => each(|x: T| x * hard_gate(x)),
+        UnaryOp::Sin => each_alone(T::sine),
+        UnaryOp::Cos => each_alone(T::cosine),
+        UnaryOp::Round => each(T::round_to_even),
+        UnaryOp::Tan => each_alone(T::tangent),
+        UnaryOp::Asin => each_alone(T::arc_sine),
+        UnaryOp::Acos => each_alone(T::arc_cosine),
+        UnaryOp::Atan => each_alone(T::arc_tangent),
+        UnaryOp::Sinh => each_alone(T::hyperbolic_sine),
+        UnaryOp::Cosh => each_alone(T::hyperbolic_cosine),
+        UnaryOp::Asinh => each_alone(T::area_sine),
+        UnaryOp::Acosh => each_alone(T::area_cosine),
+        UnaryOp::Atanh => each_alone(T::area_tangent),
         UnaryOp::Not => Err("Not is defined for bool, not for floating-point types".to_string()),
     }
 }

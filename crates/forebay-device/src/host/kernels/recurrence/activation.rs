@@ -3,6 +3,7 @@
 use forebay_base::kernel::RecurrentActivation;
 
 use super::super::math::{exp_f32, exp_minus_one_f32, ln_one_plus_f32, tanh_f32};
+use super::super::parallel::wide;
 
 /// Limits x to -limit..limit; NaN stays NaN.
 #[inline(always)]
@@ -36,9 +37,16 @@ fn each(values: &mut [f32], limit: Option<f32>, f: impl Fn(f32) -> f32) {
     }
 }
 
-/// Applies a function to numbers that are first limited to -limit..limit.
-#[inline(always)]
+/// Applies a function to numbers that are first limited to -limit..limit, as vector code.
 pub(super) fn apply(activation: RecurrentActivation, limit: Option<f32>, values: &mut [f32]) {
+    wide(
+        #[inline(always)]
+        || apply_each(activation, limit, values),
+    );
+}
+
+#[inline(always)]
+fn apply_each(activation: RecurrentActivation, limit: Option<f32>, values: &mut [f32]) {
     match activation {
         RecurrentActivation::Tanh => each(values, limit, tanh_f32),
         RecurrentActivation::Sigmoid => each(values, limit, sigmoid),
@@ -83,14 +91,21 @@ fn slope_each(xs: &[f32], ys: &[f32], limit: Option<f32>, slopes: &mut [f32], f:
     }
 }
 
-/// The slopes of a function at `xs`, where its values are `ys`; 0 where x is cut.
-#[inline(always)]
+/// The slopes of a function at `xs`, where its values are `ys`; 0 where x is cut. Computed as vector code.
 pub(super) fn slopes(
     activation: RecurrentActivation,
     limit: Option<f32>,
     (xs, ys): (&[f32], &[f32]),
     slopes: &mut [f32],
 ) {
+    wide(
+        #[inline(always)]
+        || slopes_each(activation, limit, (xs, ys), slopes),
+    );
+}
+
+#[inline(always)]
+fn slopes_each(activation: RecurrentActivation, limit: Option<f32>, (xs, ys): (&[f32], &[f32]), slopes: &mut [f32]) {
     match activation {
         RecurrentActivation::Tanh => slope_each(xs, ys, limit, slopes, |_, y| 1.0 - y * y),
         RecurrentActivation::Sigmoid => slope_each(xs, ys, limit, slopes, |_, y| y * (1.0 - y)),

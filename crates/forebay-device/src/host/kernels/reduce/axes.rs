@@ -50,11 +50,11 @@ fn layout(axes: &[usize], x: &View, y: &View) -> Result<Layout, String> {
     Ok(Layout { kept: outer, reduced, width, inner_reduced: false })
 }
 
-/// Computes y = op of x along `axes`.
+/// Computes y = op of x along `axes`, for real numbers.
 ///
 /// # Safety
 /// As [`super::super::run`], and the views must be of type `T`.
-pub(super) unsafe fn run<T: Reducible>(op: ReduceOp, axes: &[usize], x: &View, y: &View) -> Result<(), String> {
+pub(super) unsafe fn run<T: Float + Reducible>(op: ReduceOp, axes: &[usize], x: &View, y: &View) -> Result<(), String> {
     let layout = layout(axes, x, y)?;
     let (x, y) = (Pointer::<T>::of(x), Pointer::<T>::of(y));
     let zero = T::Sum::from_f64(0.0);
@@ -89,6 +89,49 @@ pub(super) unsafe fn run<T: Reducible>(op: ReduceOp, axes: &[usize], x: &View, y
             ReduceOp::SumSquare => {
                 reduce(&layout, x, y, zero, |a, x| a.plus(x.widen().times(x.widen())), plus, |a| T::sixteen_bit(a))
             }
+        }
+    }
+    Ok(())
+}
+
+/// Computes the same for integers, which are rare in models (shapes and masks): only sums are compiled into loops, other functions are called
+/// indirectly.
+///
+/// # Safety
+/// As [`run`].
+pub(super) unsafe fn run_integers<T: Reducible>(
+    op: ReduceOp,
+    axes: &[usize],
+    x: &View,
+    y: &View,
+) -> Result<(), String> {
+    let layout = layout(axes, x, y)?;
+    let number = T::Sum::from_f64;
+    type OfOne<T> = fn(T) -> T;
+    type OfTwo<T> = fn(T, T) -> T;
+    let (start, of_element, merge): (T::Sum, OfOne<T::Sum>, OfTwo<T::Sum>) = match op {
+        ReduceOp::Sum | ReduceOp::Mean => (number(0.0), |x| x, T::Sum::plus),
+        ReduceOp::Max => (number(f64::NEG_INFINITY), |x| x, T::Sum::maximum),
+        ReduceOp::Min => (number(f64::INFINITY), |x| x, T::Sum::minimum),
+        ReduceOp::Product => (number(1.0), |x| x, T::Sum::times),
+        ReduceOp::L1 => (number(0.0), T::Sum::magnitude, T::Sum::plus),
+        ReduceOp::L2 | ReduceOp::SumSquare => (number(0.0), |x| x.times(x), T::Sum::plus),
+    };
+    let count = number(layout.reduced.count() as f64);
+    let finish = |a: T::Sum| match op {
+        ReduceOp::Mean => a.over(count),
+        ReduceOp::L2 => number(a.to_f64().sqrt()),
+        _ => a,
+    };
+    let (x, y) = (Pointer::<T>::of(x), Pointer::<T>::of(y));
+    let finish = |a: T::Sum| T::sixteen_bit(finish(a));
+    // SAFETY: the caller's promises.
+    unsafe {
+        match op {
+            ReduceOp::Sum | ReduceOp::Mean => {
+                reduce(&layout, x, y, start, |a, x| a.plus(x.widen()), T::Sum::plus, finish);
+            }
+            _ => reduce(&layout, x, y, start, |a, x| merge(a, of_element(x.widen())), merge, finish),
         }
     }
     Ok(())

@@ -22,7 +22,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     let result = unsafe {
         match kernel {
             Kernel::Reduce { op, axes } if data_type.is_integer() => {
-                for_type!(data_type, integers, T => axes::run::<T>(*op, axes, &reads[0], y))
+                for_type!(data_type, integers, T => axes::run_integers::<T>(*op, axes, &reads[0], y))
             }
             Kernel::Reduce { op: ReduceOp::Sum, axes } if sums_rows(axes, reads[0].desc) => {
                 rows::run::<f32>(axes.len(), &reads[0], y)
