@@ -146,9 +146,17 @@ unsafe fn arithmetic_limited<T: Number>(
 /// # Safety
 /// As for [`integers`].
 unsafe fn compare<T: Number>(op: BinaryOp, a: &View, b: &View, y: &View) -> Result<(), String> {
-    let compare = comparison::<T>(op).ok_or_else(|| format!("{op:?} is not a comparison"))?;
     // SAFETY: the caller's promises.
-    unsafe { map2(a, b, y, move |a: T, b: T| Bool::from(compare(&a, &b))) }
+    unsafe {
+        match op {
+            BinaryOp::Equal => map2(a, b, y, |a: T, b: T| Bool::from(a == b)),
+            BinaryOp::Less => map2(a, b, y, |a: T, b: T| Bool::from(a < b)),
+            BinaryOp::LessOrEqual => map2(a, b, y, |a: T, b: T| Bool::from(a <= b)),
+            BinaryOp::Greater => map2(a, b, y, |a: T, b: T| Bool::from(a > b)),
+            BinaryOp::GreaterOrEqual => map2(a, b, y, |a: T, b: T| Bool::from(a >= b)),
+            _ => Err(format!("{op:?} is not a comparison")),
+        }
+    }
 }
 
 /// # Safety
