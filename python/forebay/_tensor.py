@@ -211,7 +211,7 @@ class Tensor:
         array = None if copy else self._shared()
         if array is None:
             if copy is False:
-                raise BufferError("a tensor on a GPU or in managed memory is exported as a copy; copy=False is not possible")
+                raise BufferError("a tensor on a GPU or in managed memory is exported as a copy; copy=False is not supported")
             array = self.numpy()
         try:
             return array.__dlpack__(max_version=max_version) if max_version is not None else array.__dlpack__()  # type: ignore[call-arg, unused-ignore]  # pyright: ignore
@@ -627,7 +627,7 @@ def where(condition: Tensor, one: ArrayLike, other: ArrayLike) -> Tensor:
 def concatenate(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     """Concatenates tensors along an axis."""
     if not tensors:
-        raise InvalidArgument("there is nothing to concatenate")
+        raise InvalidArgument("expected at least one tensor to concatenate")
     return tensors[0]._run("Concat", *tensors, axis=axis)
 
 

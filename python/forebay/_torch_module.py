@@ -104,7 +104,7 @@ class _Call:
         for value in self._leaves:
             if value is not None and not isinstance(value, (torch.Tensor, bool, int, float, str, torch.dtype, torch.device)):
                 raise InvalidArgument(
-                    f"a compiled module takes tensors, numbers and strings, in tuples, lists and dictionaries, not {type(value).__name__}"
+                    f"a compiled module accepts tensors, numbers and strings, in tuples, lists and dictionaries, not {type(value).__name__}"
                 )
         #: The tensors, in order.
         self.tensors: Tuple[torch.Tensor, ...] = tuple(value for value in self._leaves if isinstance(value, torch.Tensor))

@@ -673,7 +673,7 @@ class _Export:
         count = sum(isinstance(value, torch.Tensor) for value in _tree.tree_leaves(outputs))
         if count > 1:
             raise InvalidArgument(
-                f"the module returns {count} tensors ({type(outputs).__name__}), but this loss takes one; pass a loss that is a function of what the "
+                f"the module returns {count} tensors ({type(outputs).__name__}), but this loss accepts only one; pass a loss that is a function of what the "
                 "module returns and of labels, and example_labels"
             )
 

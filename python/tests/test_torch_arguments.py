@@ -170,7 +170,7 @@ class Two(nn.Module):
 
 
 def test_losses_of_several_outputs_are_functions() -> None:
-    with pytest.raises(forebay.InvalidArgument, match="returns 2 tensors .dict., but this loss takes one"):
+    with pytest.raises(forebay.InvalidArgument, match="returns 2 tensors .dict., but this loss accepts only one"):
         forebay.torch.Trainer(Two(), X, nn.CrossEntropyLoss())
 
     def loss(outputs: Dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:

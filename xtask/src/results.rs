@@ -93,7 +93,7 @@ fn rendered(folder: &Path) -> Result<Vec<(PathBuf, String)>, String> {
 /// Completes a record from the standard input and writes it.
 fn record(output: Option<&Path>) -> Result<(), String> {
     let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text).map_err(|error| format!("cannot read the standard input: {error}"))?;
+    std::io::stdin().read_to_string(&mut text).map_err(|error| format!("cannot read standard input: {error}"))?;
     let record = Record::completed(&text).map_err(|error| format!("the record is incomplete: {error}\n{text}"))?;
     record.save(output).map(drop)
 }

@@ -59,7 +59,8 @@ impl Asked {
                 }
                 name => {
                     let known = MODELS.into_iter().find(|&known| known == name);
-                    asked.models.push(known.ok_or_else(|| format!("'{name}' is none of {MODELS:?}"))?);
+                    let unknown = || format!("unknown model '{name}'; the models are {MODELS:?}");
+                    asked.models.push(known.ok_or_else(unknown)?);
                 }
             }
         }
@@ -115,7 +116,7 @@ fn compare(model: &'static str, asked: &Asked, table: &mut Table) -> Result<Stri
     let planned = trainer.statistics().barriers as u64;
     let step = recorder.take()?;
     if step.before == step.after {
-        return Err("the step changed no byte, so equal bytes would say nothing".into());
+        return Err("the step did not change any bytes, so a comparison would prove nothing".into());
     }
     let operations = sequence::operations(&step, recorder.device().target())?;
 
@@ -136,7 +137,7 @@ fn compare(model: &'static str, asked: &Asked, table: &mut Table) -> Result<Stri
     let shown = (recorder.device().counts().host_barriers - before.host_barriers) / 2;
     if told[0].barriers != planned + shown {
         let found = told[0].barriers;
-        return Err(format!("the plan has {planned} barriers, {shown} are for the host, the driver got {found}").into());
+        return Err(format!("expected {planned} barriers of the plan and {shown} for the host, found {found}").into());
     }
     let times = times(&mut contenders, asked.rounds)?;
     for (((contender, _), counts), own) in contenders.iter().zip(&told).zip(&times) {
@@ -162,7 +163,7 @@ fn judge(replay: &Replay, layout: &Layout) -> Result<(), Failure> {
         let found = &buffers[place.buffer][start..end];
         if let Some(at) = found.iter().zip(expected).position(|(found, expected)| found != expected) {
             let differing = found.iter().zip(expected).filter(|(found, expected)| found != expected).count();
-            return Err(format!("byte {at} of {place:?} is not Forebay's, nor are {} others", differing - 1).into());
+            return Err(format!("{differing} bytes of {place:?} differ from Forebay's, the first at {at}").into());
         }
     }
     Ok(())

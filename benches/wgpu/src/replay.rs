@@ -37,7 +37,7 @@ impl Wgpu {
         let instance = instance()?;
         let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::VULKAN));
         let named = adapters.into_iter().find(|adapter| name.contains(&adapter.get_info().name));
-        let adapter = named.ok_or_else(|| format!("wgpu has no device '{name}'"))?;
+        let adapter = named.ok_or_else(|| format!("wgpu has no device named '{name}'"))?;
         let limits = adapter.limits();
         let descriptor = wgpu::DeviceDescriptor {
             required_features: wgpu::Features::PASSTHROUGH_SHADERS | wgpu::Features::SHADER_F64,
@@ -116,8 +116,8 @@ impl Replay {
                 }
                 Operation::Copy { from, to } if from.buffer != to.buffer => stages.push(Stage::Copy(*from, *to)),
                 Operation::Fill { to, pattern: [0, 0, 0, 0] } => stages.push(Stage::Clear(*to)),
-                Operation::Copy { .. } => return Err("wgpu does not copy within a buffer".into()),
-                Operation::Fill { .. } => return Err("wgpu fills with zeros alone".into()),
+                Operation::Copy { .. } => return Err("wgpu cannot copy within a buffer".into()),
+                Operation::Fill { .. } => return Err("wgpu can only fill with zeros".into()),
             }
         }
         Ok(Replay { wgpu: wgpu.clone(), buffers, stages })
@@ -217,7 +217,7 @@ impl<'a> Maker<'a> {
 
     fn dispatch(&mut self, launch: &Operation<Place>, dispatch: &Dispatch) -> Result<Ready, Failure> {
         if dispatch.shader.is_by_address() {
-            return Err(format!("{} wants addresses of buffers, which wgpu does not know", dispatch.shader.name).into());
+            return Err(format!("{} needs buffer addresses, which wgpu does not provide", dispatch.shader.name).into());
         }
         let size_bytes = (4 * dispatch.parameters.len() as u64).max(4);
         let parameters = binding(&self.parameters, self.parameters_at, size_bytes);
@@ -271,7 +271,7 @@ fn place(launch: &Operation<Place>, bound: &Bound) -> Result<(Option<Place>, boo
         Operand::Workspace | Operand::Between => (*workspace, true),
         Operand::Counter | Operand::Fault => return Ok((None, true)),
     };
-    let place = place.ok_or_else(|| format!("a launch lacks {:?}", bound.operand))?;
+    let place = place.ok_or_else(|| format!("a launch has no {:?}", bound.operand))?;
     Ok((Some(place.part(bound.offset_bytes, bound.size_bytes)), written))
 }
 

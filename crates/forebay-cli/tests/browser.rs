@@ -42,7 +42,7 @@ fn browser() -> Option<&'static str> {
     };
     let found = FOUND.get_or_init(|| BROWSERS.into_iter().find(is_there));
     if found.is_none() {
-        skipped("browser", format!("no browser opens the page of a run; there is none of {}", BROWSERS.join(", ")));
+        skipped("browser", format!("no browser found to open the page of a run (tried {})", BROWSERS.join(", ")));
     }
     *found
 }

@@ -79,14 +79,14 @@ fn device_memory_beyond_the_address_space_names_the_limit() {
 #[test]
 fn a_control_group_is_the_machine() {
     let Some(group) = Group::new(300 << 20) else {
-        eprintln!("SKIPPED: this machine lets this process make no control group");
+        eprintln!("SKIPPED: this process cannot create a control group");
         return;
     };
     let (unet, data) = (example("brain/unet3d.onnx"), example("brain"));
     let train = ["train", &unet, "--data", &data, "--steps", "1", "--threads", "2", "--no-compare"];
     let output = group.run(&[&train[..], &["--memory-limit", "none"]].concat());
     if output.status.code() == Some(9) {
-        eprintln!("SKIPPED: this machine lets no process into a control group");
+        eprintln!("SKIPPED: no process can join a control group on this machine");
         return;
     }
     let (left, limit) = ("of 300.0 MiB are left (control group /", format!(": {}), ", group.limit));

@@ -151,7 +151,7 @@ fn in_group(group: &Group, flags: &[&str]) -> Option<(Value, String)> {
     let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
     let output = group.run(&[&train(&model, &data, flags)[..], &["--json"]].concat());
     if output.status.code() == Some(9) {
-        eprintln!("SKIPPED: this machine lets no process into a control group");
+        eprintln!("SKIPPED: no process can join a control group on this machine");
         return None;
     }
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -164,7 +164,7 @@ fn without_a_flag_a_run_stays_within_what_is_free() {
     let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
     let free = json(&train(&model, &data, &[]));
     let Some(group) = Group::new(360 << 20) else {
-        eprintln!("SKIPPED: this machine lets this process make no control group");
+        eprintln!("SKIPPED: this process cannot create a control group");
         return;
     };
     let Some((report, said)) = in_group(&group, &[]) else { return };
@@ -180,13 +180,13 @@ fn without_a_flag_a_run_stays_within_what_is_free() {
 #[test]
 fn what_does_not_fit_what_is_free_is_refused_before_the_first_step() {
     let Some(group) = Group::new(160 << 20) else {
-        eprintln!("SKIPPED: this machine lets this process make no control group");
+        eprintln!("SKIPPED: this process cannot create a control group");
         return;
     };
     let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
     let output = group.run(&train(&model, &data, &[]));
     if output.status.code() == Some(9) {
-        eprintln!("SKIPPED: this machine lets no process into a control group");
+        eprintln!("SKIPPED: no process can join a control group on this machine");
         return;
     }
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -199,7 +199,7 @@ fn what_does_not_fit_what_is_free_is_refused_before_the_first_step() {
 fn a_run_lives_in_a_control_group_of_its_limit_and_a_twentieth() {
     const LIMIT_MIB: u64 = 300;
     let Some(group) = Group::new((LIMIT_MIB << 20) / 100 * 105) else {
-        eprintln!("SKIPPED: this machine lets this process make no control group");
+        eprintln!("SKIPPED: this process cannot create a control group");
         return;
     };
     let limit = format!("{LIMIT_MIB}MiB");

@@ -27,7 +27,7 @@ fn launchers() -> Vec<(&'static str, &'static [&'static str])> {
         let there: Vec<&str> = found.iter().map(|(name, _)| *name).collect();
         skipped(
             "mpi",
-            format!("mpirun.openmpi and mpirun.mpich are needed, of openmpi-bin and mpich; there are {there:?}"),
+            format!("expected mpirun.openmpi and mpirun.mpich (packages openmpi-bin and mpich), found {there:?}"),
         );
     }
     found

@@ -49,7 +49,7 @@ fn training_takes_sizes_from_the_data_and_a_plan_from_flags() {
     assert_says(&open, &["--size N=N", "--size length=N"]);
     let planned = success(&["plan", &model, "--batch-size", "2", "--size", "length=7"]);
     assert!(planned.contains("device peak"), "{planned}");
-    assert_says(&failure(2, &["plan", &model, "--size", "width=7"]), &["no size 'width'", "N, length"]);
+    assert_says(&failure(2, &["plan", &model, "--size", "width=7"]), &["no size named 'width'", "N, length"]);
     assert_says(&failure(2, &["plan", &model, "--size", "length"]), &["NAME=N"]);
 }
 

@@ -37,7 +37,7 @@ fn fetched(name: &str) -> Option<PathBuf> {
 fn a_pretrained_model_learns_another_task_within_a_limit_and_runs_elsewhere() {
     match fetched("magika-1.0.3.onnx") {
         Some(model) => tell("fine_tune", &["--model", model.to_str().expect("a path in UTF-8")]),
-        None => skipped("models", "no target/models/magika-1.0.3.onnx"),
+        None => skipped("models", "target/models/magika-1.0.3.onnx is missing"),
     }
 }
 

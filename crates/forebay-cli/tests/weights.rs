@@ -63,7 +63,7 @@ fn matrices(folder: &Folder, count: u64, width: u64) -> Option<String> {
 fn weights_larger_than_memory_are_planned() {
     let folder = Folder::new();
     let Some(model) = matrices(&folder, 2, 51_200) else {
-        eprintln!("SKIPPED: the file system holds no file of 20 GiB");
+        eprintln!("SKIPPED: the file system cannot hold a file of 20 GiB");
         return;
     };
     let plan = |flags: &[&str]| said(&within(&[&["plan", &model, "--threads", "2"], flags].concat()));
@@ -177,7 +177,7 @@ fn weights_that_are_not_there_are_named() {
     file_without_permission(&folder);
     assert!(forebay(&["plan", &model]).output().unwrap().status.success());
     if File::open(folder.path("weights.bin")).is_ok() {
-        eprintln!("SKIPPED: this user may read everything");
+        eprintln!("SKIPPED: this user can read every file");
         return;
     }
     npy::write(&folder.path("x.npy"), &Tensor::from_f32(&[1, 64], &[1.0; 64])).unwrap();

@@ -91,7 +91,7 @@ fn what_a_path_names_decides_how_it_is_written() {
             assert!(fs::metadata(&device).unwrap().file_type().is_char_device());
             fs::remove_file(device).unwrap();
         } else {
-            println!("SKIPPED: only a privileged user makes device nodes");
+            println!("SKIPPED: only a privileged user can create device nodes");
         }
         for name in ["regular", "link", "target", "protected", "pipe"] {
             fs::remove_file(folder.path(name)).unwrap();

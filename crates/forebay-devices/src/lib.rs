@@ -54,7 +54,7 @@ impl fmt::Display for OpenError {
         match &self.error {
             // The reason names what is wrong and what is possible.
             DeviceError::Setting { reason } => f.write_str(reason),
-            error => write!(f, "while opening device {}: {error}", self.name),
+            error => write!(f, "cannot open device {}: {error}", self.name),
         }
     }
 }
@@ -135,7 +135,7 @@ mod tests {
         let tiles = OpenOptions { tile_size_bytes: Some(3), ..OpenOptions::default() };
         for name in ["host", "null"] {
             let error = refused(name, &tiles);
-            assert!(!error.contains("while opening") && error.contains('3'), "{error}");
+            assert!(!error.contains("cannot open") && error.contains('3'), "{error}");
         }
     }
 

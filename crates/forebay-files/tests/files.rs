@@ -92,7 +92,7 @@ fn devices_are_written_through() {
     let folder = tempfile::tempdir().unwrap();
     let node = folder.path().join("n");
     if mknodat(CWD, &node, FileType::CharacterDevice, Mode::from_raw_mode(0o666), rustix::fs::makedev(1, 3)).is_err() {
-        println!("SKIPPED: only a privileged user makes device nodes");
+        println!("SKIPPED: only a privileged user can create device nodes");
         return;
     }
     check_writable(&node).unwrap();

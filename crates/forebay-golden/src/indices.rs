@@ -88,7 +88,7 @@ pub fn are_refused_when_out_of_range(engine: &EngineOptions) {
     let before = trainer.parameters().unwrap();
     assert_named(&trainer.step(fed(Some(40.0)), labels.clone()).unwrap_err(), 40);
     assert!(trainer.parameters().unwrap() == before, "the step changed nothing");
-    assert!(trainer.step(fed(None), labels).unwrap().loss < first, "and training goes on");
+    assert!(trainer.step(fed(None), labels).unwrap().loss < first, "and training continues");
 }
 
 fn element_count() -> usize {

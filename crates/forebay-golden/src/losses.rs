@@ -130,7 +130,7 @@ fn loss(name: &str) -> Loss {
         "ctc_lengths" => Loss::Ctc(sequences(|ctc| ctc.lengths = Some("lengths".to_string()))),
         "ctc_impossible" => Loss::Ctc(sequences(|ctc| ctc.zero_infinity = true)),
         "ctc_blank_last_time_first" => Loss::Ctc(sequences(|ctc| (ctc.blank, ctc.time_first) = (5, true))),
-        other => panic!("the table has a case '{other}': say which loss it is of"),
+        other => panic!("no loss for case '{other}' of the table; add it here"),
     }
 }
 

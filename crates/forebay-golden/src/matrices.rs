@@ -84,7 +84,7 @@ pub fn same_bits_within_every_budget(engine: &EngineOptions) {
     let expected = run(&mut unlimited);
     drop(unlimited);
     let largest_bytes = (4 * WIDE * NARROW) as u64;
-    assert!(minimum < largest_bytes / 2, "{minimum} bytes are needed, and the largest matrix has {largest_bytes}");
+    assert!(minimum < largest_bytes / 2, "the minimum is {minimum} bytes, and the largest matrix has {largest_bytes}");
     let mut carried = 0;
     for budget in [peak / 2, peak / 5, minimum] {
         let mut limited = within(Some(budget.max(minimum)));

@@ -375,7 +375,10 @@ fn layer(
     gpu: &Target,
 ) -> Result<Lowered, String> {
     if !(2..=3).contains(&reads.len()) || ![1, 3].contains(&writes.len()) {
-        return Err(format!("{} operands and {} results", reads.len(), writes.len()));
+        let (reads, writes) = (reads.len(), writes.len());
+        return Err(format!(
+            "found {reads} operands and {writes} results, expected 2 or 3 operands and 1 or 3 results"
+        ));
     }
     let (rows, length) = rows_of(axis, &reads[0])?;
     require_packed(&[&reads[0], &writes[0]], DataType::Float32, rows * length)?;

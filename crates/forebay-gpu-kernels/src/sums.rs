@@ -55,7 +55,7 @@ fn sums(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) 
             data_type = data_type.computed_in();
             require_packed(&parameters, data_type, channels)?;
             if dy.data_type().computed_in() != data_type {
-                return Err(format!("{dy} is not computed in {data_type}, unlike {x}"));
+                return Err(format!("{dy} must be computed in {data_type}, like {x}"));
             }
             let formats = Some([x, dy].map(|desc| format_of(desc.data_type())));
             settings = Settings { epsilon, relu: is_relu(activation)?, formats, ..settings };

@@ -154,7 +154,10 @@ fn each_runs(program: &Program, plan: &Plan) -> Result<(), PlanError> {
             };
             if plan.runs_on_host(launch) != source.on_host {
                 let [runs, must] = if source.on_host { ["device", "host"] } else { ["host", "device"] };
-                return Err(broken(format!("{command} runs on the {runs}, but '{}' must on the {must}", source.name)));
+                return Err(broken(format!(
+                    "{command} runs on the {runs}, but '{}' must run on the {must}",
+                    source.name
+                )));
             }
             if launch.kernel != source.kernel
                 || !same(&launch.reads, &source.reads)

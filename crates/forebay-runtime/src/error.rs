@@ -118,7 +118,7 @@ impl fmt::Display for RuntimeError {
             RuntimeError::Managed(error) => error.fmt(f),
             RuntimeError::HostMemory { cap_bytes } => write!(
                 f,
-                "managed memory may keep {cap_bytes} bytes on the host, but needs more: allow more (--host-memory, \
+                "managed memory may keep {cap_bytes} bytes on the host, but needs more; allow more (--host-memory, \
                  ManagedOptions::host_bytes), or name a folder for what exceeds them (--spill-dir, spill_dir)"
             ),
             RuntimeError::Setting { variable, text, reason } => {

@@ -195,14 +195,14 @@ impl fmt::Display for StateError {
         match self {
             StateError::NotInState { resource, state, needed } => write!(
                 f,
-                "{resource} is in {state}, but the command needs it in {needed}: transition it from {state} to {needed} \
-                 before the command"
+                "{resource} is in {state}, but the command needs it in {needed}; transition it from {state} to \
+                 {needed} before the command"
             ),
             StateError::WrongClaim { claimed, state } => {
                 let Transition { resource, before, after } = claimed;
                 write!(
                     f,
-                    "the transition of {resource} to {after} claims that it is in {before}, but it is in {state}: "
+                    "the transition of {resource} to {after} claims that it is in {before}, but it is in {state}; "
                 )?;
                 if state == after {
                     return write!(f, "leave out the transition");
@@ -211,12 +211,12 @@ impl fmt::Display for StateError {
             }
             StateError::NoChange { claimed } => write!(
                 f,
-                "{} is already in {}: leave out the transition (consecutive launches are ordered by a UAV barrier)",
+                "{} is already in {}; leave out the transition (consecutive launches are ordered by a UAV barrier)",
                 claimed.resource, claimed.after
             ),
             StateError::TwoStates { resource, one, other } => write!(
                 f,
-                "one command needs {resource} in both {one} and {other}, but no state allows both: give its memory \
+                "one command needs {resource} in both {one} and {other}, but no state allows both; give its memory \
                  fixed-state aliases, or copy through another resource"
             ),
         }
@@ -360,7 +360,7 @@ mod tests {
         states.access(&[(M1, Access::CopyDest)]).unwrap();
         assert_eq!(
             states.access(&[(M2, Access::CopySource), (M1, Access::UnorderedAccess)]).unwrap_err().to_string(),
-            "m1 is in COPY_DEST, but the command needs it in UNORDERED_ACCESS: transition it from COPY_DEST to \
+            "m1 is in COPY_DEST, but the command needs it in UNORDERED_ACCESS; transition it from COPY_DEST to \
              UNORDERED_ACCESS before the command"
         );
         assert_eq!(states.state(M2), Common, "a refused command changes nothing");
@@ -375,7 +375,7 @@ mod tests {
              the transition"
         );
         let unchanged = states.transition(claim(CopyDest, CopyDest)).unwrap_err();
-        assert!(unchanged.to_string().starts_with("m1 is already in COPY_DEST: leave out the transition"));
+        assert!(unchanged.to_string().starts_with("m1 is already in COPY_DEST; leave out the transition"));
         assert_eq!(states.transition(claim(CopyDest, UnorderedAccess)), Ok(()));
         assert_eq!(states.access(&[(M1, Access::UnorderedAccess)]), Ok(()));
     }
@@ -387,7 +387,7 @@ mod tests {
         let copy = Command::Copy { stream, from: part(0), to: part(1) };
         assert_eq!(
             accesses(&copy, Aliasing::None).unwrap_err().to_string(),
-            "one command needs m1 in both COPY_SOURCE and COPY_DEST, but no state allows both: give its memory \
+            "one command needs m1 in both COPY_SOURCE and COPY_DEST, but no state allows both; give its memory \
              fixed-state aliases, or copy through another resource"
         );
         let aliases = accesses(&copy, Aliasing::FixedState).unwrap();

@@ -54,10 +54,7 @@ fn describe(adapter: Adapter) -> DeviceDescription {
     let description = format!("{} ({}; {})", adapter.name, adapter.kind, adapter.driver);
     let opened = match adapter.lacks {
         Some(lacks) => Err(format!("{description} lacks {lacks}")),
-        None => open(Some(&index), &OpenOptions::default()).map_err(|error| match error {
-            DeviceError::Setting { reason } => reason,
-            error => format!("while opening device {name}: {error}"),
-        }),
+        None => open(Some(&index), &OpenOptions::default()).map_err(|error| error.to_string()),
     };
     let matrix_types = opened.as_ref().map(|device| matrix_types(device.target().cooperative)).unwrap_or_default();
     DeviceDescription::new(name, description, opened.map(|device| device.limits().clone()), matrix_types)

@@ -400,7 +400,7 @@ fn opened<T>(open: impl Fn() -> Result<T, vk::Result>) -> Result<T, DeviceError>
             }
             Err(error) if is_busy(error) => {
                 let reason = format!(
-                    "the driver did not open the device, tried {TRIES} times: {error} (is another process using it? is \
+                    "the driver did not open the device in {TRIES} tries: {error} (is another process using it? is \
                      the driver completely installed?)"
                 );
                 return Err(DeviceError::Setting { reason });

@@ -72,7 +72,7 @@ impl LimitedDevice {
         let has_limit = !matches!(options.memory.memory_limit, None | Some(MemoryLimit::Unlimited));
         options.memory.settle(device.limits().in_process && options.device.machine.is_none())?;
         if has_limit && options.device.link_bytes_per_second.is_some() {
-            let reason = "a link speed only applies to a simulated device; give the size of that device instead of a memory limit";
+            let reason = "a link speed only applies to a simulated device; set the size of that device instead of a memory limit";
             return Err(Error::Option { reason: reason.to_string() });
         }
         if let Some(described) = &options.device.machine {
@@ -356,6 +356,6 @@ pub fn open_device(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
 fn refused(OpenError { name, error }: OpenError) -> Error {
     match error {
         DeviceError::Setting { reason } => Error::Option { reason },
-        error => Error::Device { action: format!("while opening device {name}"), error },
+        error => Error::Device { action: format!("cannot open device {name}"), error },
     }
 }

@@ -215,7 +215,7 @@ impl Model {
         graph.constants = graph.initializers.keys().copied().collect();
         let is_open = |id: ValueId| graph.value(id).declared.is_none() && graph.value(id).structure.is_none();
         if let Some(&id) = graph.inputs.iter().find(|&&id| is_open(id)) {
-            let reason = format!("input '{}' declares no tensor type with a shape", graph.value(id).name);
+            let reason = format!("input '{}' does not declare a tensor type with a shape", graph.value(id).name);
             return Err(ModelError::Malformed { reason }.into());
         }
         check_batch_size(batch_size)?;
@@ -260,10 +260,10 @@ fn check_sizes(graph: &Graph, sizes: &BTreeMap<String, u64>) -> Result<(), Error
             let name_of = |(symbol, place): &(String, String)| if symbol.is_empty() { place } else { symbol }.clone();
             let open: BTreeSet<String> = open.iter().map(name_of).collect();
             let reason = match open.is_empty() {
-                true => format!("the model has no size '{name}'; all of its sizes are fixed"),
+                true => format!("the model has no size named '{name}'; all of its sizes are fixed"),
                 false => {
                     let open: Vec<String> = open.into_iter().collect();
-                    format!("the model has no size '{name}'; the sizes that it leaves open are {}", open.join(", "))
+                    format!("the model has no size named '{name}'; its open sizes are {}", open.join(", "))
                 }
             };
             Err(Error::Option { reason })

@@ -223,7 +223,7 @@ pub fn probe(options: &ProbeOptions) -> Result<Vec<Finding>, Error> {
     let tile_bytes = device.limits().tile_size_bytes;
     if options.chunk_bytes < tile_bytes || options.chunk_bytes.checked_mul(options.chunk_count + 1).is_none() {
         let reason =
-            format!("a chunk of {} bytes is not possible; the minimum is {tile_bytes}, a tile", options.chunk_bytes);
+            format!("a chunk of {} bytes is not supported; the minimum is {tile_bytes}, a tile", options.chunk_bytes);
         return Err(Error::Option { reason });
     }
     if !options.growth && !device.limits().tiled {

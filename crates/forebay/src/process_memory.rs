@@ -75,7 +75,7 @@ pub(crate) fn refusal(machine: &LimitedDevice) -> Result<Error, Error> {
     let reason = match machine.options.memory.strategy()? {
         Some(_) => "a memory limit cannot be combined with managed memory; leave out --memory".to_string(),
         None => format!(
-            "a limit on the process only applies if device memory is the host's; {} has its own, so give a budget \
+            "a limit on the process only applies if device memory is the host's; {} has its own, so set a budget \
              for device memory instead",
             machine.device.limits().name
         ),
@@ -211,7 +211,7 @@ fn refused(error: PlanError, limit: ProcessLimit, other_bytes: u64) -> Error {
 
 /// Returns the error for a system that does not count memory.
 fn not_known() -> Error {
-    let reason = "this system does not report how much memory a process uses or how much is free; give budgets instead of a limit";
+    let reason = "this system does not report how much memory a process uses or how much is free; set budgets instead of a limit";
     Error::Option { reason: reason.to_string() }
 }
 

@@ -101,9 +101,9 @@ impl Windows {
         let refuse = |reason: String| Err(Error::Option { reason });
         match self {
             Windows { sizes, .. } if sizes.is_empty() => refuse("windows must have at least one axis".to_string()),
-            Windows { overlap, .. } if !(0.0..1.0).contains(overlap) => {
-                refuse(format!("windows must overlap by a share from 0 to below 1 of their sizes, not by {overlap}"))
-            }
+            Windows { overlap, .. } if !(0.0..1.0).contains(overlap) => refuse(format!(
+                "the overlap of windows must be a share of at least 0 and below 1 of their sizes, not {overlap}"
+            )),
             Windows { multiple: 0, .. } => {
                 refuse("the multiple that sizes are rounded up to must be at least 1".to_string())
             }

@@ -100,7 +100,7 @@ fn a_loss_that_is_no_number_leaves_everything_as_before() {
     let error = trainer.step(poisoned.clone(), labels.clone()).unwrap_err();
     assert!(matches!(error, Error::NanLoss { step: 2, .. }), "{error}");
     assert!(everything(&trainer) == before);
-    assert!(trainer.step(batch, labels.clone()).unwrap().loss.is_finite(), "and training goes on");
+    assert!(trainer.step(batch, labels.clone()).unwrap().loss.is_finite(), "and training continues");
 
     let mut options = trainer_options(recipe(&case), host(2));
     options.on_nan = OnNan::Continue;

@@ -87,7 +87,7 @@ fn attention_is_cut_into_parts_of_the_same_bits() {
     let expected = run(&mut unlimited);
     // The operands of an attention for one head: queries and results, keys and values, and the logarithms of the row sums.
     let head_bytes = (SIZES[1] * (4 * SIZES[2] / HEADS + 1) * 4) as u64;
-    assert!(minimum < head_bytes, "{minimum} bytes are needed, and a head has {head_bytes}");
+    assert!(minimum < head_bytes, "the minimum is {minimum} bytes, and a head has {head_bytes}");
     for budget in [peak / 2, (peak / 8).max(minimum), minimum] {
         for threads in [1, 2] {
             let mut limited = trainer_within(Some(budget), threads);

@@ -29,7 +29,7 @@ fn compare(case: &Path) -> Result<(), String> {
     let outputs =
         session.run(forebay_golden::case::read_npz(case.join("inputs.npz"))).map_err(|error| error.to_string())?;
     for (name, expected) in forebay_golden::case::read_npz(case.join("outputs.npz")) {
-        let found = outputs.get(&name).ok_or(format!("there is no output {name}"))?;
+        let found = outputs.get(&name).ok_or(format!("output {name} is missing"))?;
         if found.shape() != expected.shape() {
             return Err(format!("{name} has shape {:?}, not {:?}", found.shape(), expected.shape()));
         }

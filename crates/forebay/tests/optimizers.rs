@@ -62,7 +62,7 @@ fn optimizer(name: &str) -> Optimizer {
             threshold: 1.5,
             weight_decay: 0.2,
         },
-        other => panic!("the table has a case '{other}': say which optimizer it is"),
+        other => panic!("no optimizer for case '{other}' of the table; add it here"),
     }
 }
 

@@ -60,7 +60,7 @@ fn sizes_are_planned_before_the_first_run_where_they_are_given() {
     assert_eq!(session.plan().unwrap().statistics.launches, 1);
     assert_eq!(session.inputs()[0].to_string(), "x: float32[3, 5]");
     let unknown = Session::builder(&model).engine(host(1)).size("width", 5).build().err().unwrap().to_string();
-    assert!(unknown.contains("no size 'width'") && unknown.contains("N, length"), "{unknown}");
+    assert!(unknown.contains("no size named 'width'") && unknown.contains("N, length"), "{unknown}");
 }
 
 #[test]

@@ -183,7 +183,7 @@ fn parts_have_the_workspace_that_they_need() {
             let name = &plan.labels[launch.label as usize];
             assert!(
                 needed_bytes <= workspace_bytes,
-                "'{name}' has {workspace_bytes} of {needed_bytes} bytes of scratch"
+                "'{name}' has only {workspace_bytes} of the {needed_bytes} bytes of workspace that it needs"
             );
             sums += usize::from(matches!(launch.kernel, Kernel::Sums { .. }));
         }

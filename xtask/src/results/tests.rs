@@ -148,7 +148,7 @@ print(json.dumps(recording.figures('steps', 'Steps', [table], {'PyTorch': '2.15.
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .output();
     let Ok(run) = run else {
-        println!("SKIPPED: there is no python3");
+        println!("SKIPPED: python3 is missing");
         return;
     };
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));

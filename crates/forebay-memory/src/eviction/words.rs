@@ -153,7 +153,7 @@ impl fmt::Display for EvictionError {
             EvictionError::TooLarge { needed_bytes, capacity_bytes } => write!(
                 f,
                 "one operation uses {needed_bytes} bytes of managed memory at once, but only {capacity_bytes} may be on \
-                 the device: split it, or raise the device budget"
+                 the device; split it, or raise the device budget"
             ),
             EvictionError::UnknownUnit { unit } => write!(f, "managed memory has no unit {unit}; it was removed"),
         }

@@ -69,7 +69,7 @@ pub fn write_to<E: From<ModelError>>(
                 }
                 packer.finish(to)?;
                 if packer.file_bytes != size_bytes {
-                    let reason = format!("'{name}' has {} bytes instead of {size_bytes}", packer.file_bytes);
+                    let reason = format!("'{name}' has {} bytes, not {size_bytes}", packer.file_bytes);
                     return Err(ModelError::Request { reason }.into());
                 }
             }

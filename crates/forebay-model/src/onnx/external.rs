@@ -133,14 +133,14 @@ fn external_path<'a>(
     let mut components = Path::new(location).components();
     let inside = components.all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     if location.is_empty() || !inside {
-        let reason = format!("{what} is stored in the file '{location}', outside the model's directory");
+        let reason = format!("{what} is stored in the file '{location}', outside the model's folder");
         return Err(malformed(reason));
     }
     match folder {
         Some(folder) => Ok((folder.resolve(what, location)?, folder)),
         None => Err(ModelError::Request {
             reason: format!(
-                "{what} is stored in the file '{location}'; specify its directory or read the model from its file"
+                "{what} is stored in the file '{location}'; specify its folder or read the model from its file"
             ),
         }),
     }

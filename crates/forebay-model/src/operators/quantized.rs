@@ -172,7 +172,7 @@ fn quantize_linear(view: NodeView) -> Result<Decomposition, ModelError> {
         (true, wanted) => {
             let own = view.input_type(2)?.data_type;
             if wanted.is_some_and(|wanted| wanted != own) {
-                return Err(view.error(format!("output_dtype must be the zero point's type {own}")));
+                return Err(view.error(format!("attribute output_dtype must be the zero point's type {own}")));
             }
             own
         }

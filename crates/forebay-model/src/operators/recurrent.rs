@@ -185,7 +185,7 @@ fn recurrent(view: NodeView, cell: RecurrentCell) -> Result<Decomposition, Model
     let (mut x, w, r) = (c.input(0)?, c.input(1)?, c.input(2)?);
     let error = || {
         let reason = format!(
-            "input {}, weights {} and recurrent weights {} do not fit {} gates and {} directions",
+            "input {}, weights {} and recurrent weights {} do not match {} gates and {} directions",
             x.ty,
             w.ty,
             r.ty,

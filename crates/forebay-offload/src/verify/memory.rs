@@ -53,7 +53,8 @@ impl Memory {
     pub fn grow(&mut self, bytes: u64) -> Result<(), String> {
         self.used_bytes = self.used_bytes.saturating_add(bytes);
         if self.used_bytes > self.capacity_bytes {
-            return Err(format!("{} holds {} bytes, but has only {}", self.name, self.used_bytes, self.capacity_bytes));
+            let Memory { name, used_bytes, capacity_bytes, .. } = self;
+            return Err(format!("{name} holds {used_bytes} bytes, but its capacity is {capacity_bytes}"));
         }
         Ok(())
     }

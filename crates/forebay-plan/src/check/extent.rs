@@ -136,7 +136,7 @@ fn takes_the_same(own: &Line, other: Option<&Line>, whole: &Work, part: &Work, i
         work.operands().nth(index)?.desc.sizes().get(axis).copied()
     };
     let Some(other) = other else {
-        return if own.taken.is_empty() { Ok(()) } else { Err("none of an operand is used".to_owned()) };
+        return if own.taken.is_empty() { Ok(()) } else { Err("an operand is not used at all".to_owned()) };
     };
     for &(index, along) in &other.taken {
         let (of_whole, size) = (size_in(whole, index, along.axis), size_in(part, index, along.axis));

@@ -83,7 +83,7 @@ fn frame(program: &Program, Partition { program: parts, sources, .. }: &Partitio
         && (&parts.inputs, &parts.outputs, &parts.persistent)
             == (&program.inputs, &program.outputs, &program.persistent);
     if !is_same || sources.len() != parts.launches.len() {
-        return Err("the program of parts has other tensors".to_owned());
+        return Err("the tensors of the program of parts differ".to_owned());
     }
     for (index, &source) in sources.iter().enumerate() {
         if source >= program.launches.len() || (source < program.update_start) != (index < parts.update_start) {

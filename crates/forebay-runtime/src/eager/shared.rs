@@ -109,7 +109,7 @@ impl Shared {
     fn reserve_all(&self, device_memory_bytes: Option<u64>) -> Result<(), RuntimeError> {
         let Some(bytes) = device_memory_bytes else {
             let reason =
-                "memory that does not grow requires a size: set ContextOptions::device_memory_bytes".to_string();
+                "memory that does not grow requires a size; set ContextOptions::device_memory_bytes".to_string();
             return Err(RuntimeError::Tensor { reason });
         };
         let mut state = self.lock();

@@ -219,7 +219,7 @@ impl MemoryOptions {
             );
         }
         if self.simulate_device.is_some() && self.device_memory.is_some() {
-            return refuse("a simulated device's size is its device memory; give only one of the two sizes");
+            return refuse("a simulated device's size is its device memory; set only one of the two sizes");
         }
         if in_process && self.is_one_pool() {
             // The budget stays set, for a process that cannot stay within it.
@@ -298,6 +298,6 @@ mod tests {
             assert!(refused(&both).contains("cannot be combined with their budgets"));
         }
         let error = refused(&|memory| (memory.device_memory, memory.simulate_device) = (size, size));
-        assert!(error.contains("give only one of the two sizes"), "{error}");
+        assert!(error.contains("set only one of the two sizes"), "{error}");
     }
 }

@@ -32,9 +32,11 @@ pub(super) fn attention(graph: &mut Graph, like: &Node) -> Result<Option<Vec<Nod
     let product_type = widened(&q).data_type;
     let softmax_type = match view.int("softmax_precision", 0)? {
         0 => product_type,
-        number => DataType::from_onnx_number(number)
-            .filter(|data_type| data_type.has_gradients())
-            .ok_or_else(|| view.error(format!("softmax_precision cannot be element type {number}")))?,
+        number => {
+            DataType::from_onnx_number(number).filter(|data_type| data_type.has_gradients()).ok_or_else(|| {
+                view.error(format!("attribute softmax_precision is element type {number}, which is not supported"))
+            })?
+        }
     };
     let inputs = [view.input(0)?, view.input(1)?, view.input(2)?];
     let output = like.outputs.first().copied().flatten();

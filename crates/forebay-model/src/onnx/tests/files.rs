@@ -162,7 +162,7 @@ fn every_file_means_what_its_bytes_mean() {
             let path = format!("{}: ", folder.path().join("model.onnx").display());
             // External data needs a folder, and bytes in memory have none.
             assert!(
-                stored.replace(&path, "") == held || held.contains("specify its directory"),
+                stored.replace(&path, "") == held || held.contains("specify its folder"),
                 "{what}: {stored} | {held}"
             );
         }

@@ -108,7 +108,7 @@ fn product_of_bits(view: NodeView) -> Result<Decomposition, ModelError> {
         return Err(view.error(format!("attribute bits must be 4 or 8, not {bits}")));
     }
     if view.has_input(4) {
-        return Err(view.error("input g_idx (weights in another order) is not supported; quantize without it"));
+        return Err(view.error("input g_idx (weights in another order) is not supported; quantise without it"));
     }
     let (a, packed, scales) = (c.input(0)?, c.input(1)?, c.input(2)?);
     if block == 0 || packed.ty.data_type != DataType::UInt8 {

@@ -240,7 +240,7 @@ fn unit_bytes(limits: &Limits, tile_bytes: u64, options: &ManagedOptions) -> Res
         let (heap_bytes, budget) = (limits.heap_size_max_bytes, options.device_bytes);
         let reason = format!(
             "a managed unit of {wanted} bytes in whole tiles of {tile_bytes} does not fit in a heap of {heap_bytes} or \
-             the device budget of {budget}: choose smaller units, or raise the budget"
+             the device budget of {budget}; choose smaller units, or raise the budget"
         );
         RuntimeError::Tensor { reason }
     })

@@ -40,7 +40,7 @@ impl<const N: usize> Shape<N> {
             return Err(format!("{} must be {data_type}, because {} is normalised in it", other.desc, x.desc));
         }
         if let Some(other) = others.iter().find(|other| other.desc.data_type().computed_in() != data_type) {
-            return Err(format!("{} is not computed in {data_type}, unlike {}", other.desc, x.desc));
+            return Err(format!("{} must be computed in {data_type}, like {}", other.desc, x.desc));
         }
         Ok(Shape { x: strided_layout, others: strided_layouts, channels: strided_layout.channels })
     }
