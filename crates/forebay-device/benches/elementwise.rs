@@ -56,6 +56,9 @@ fn cases() -> Result<Vec<(String, Run)>, Box<dyn Error>> {
         let y = of(DataType::Bool, &[count])?;
         add(&format!("comparison of {count}"), binary(BinaryOp::Less), vec![x.clone(), x.clone()], y);
     }
+    let (ids, mask) = (of(DataType::Int64, &[1 << 20])?, of(DataType::Bool, &[1 << 20])?);
+    add("int64 sum", binary(BinaryOp::Add), vec![ids.clone(), ids.clone()], ids.clone());
+    add("int64 comparison", binary(BinaryOp::Equal), vec![ids.clone(), ids], mask);
     let half = of(DataType::Float16, &[1 << 20])?;
     add("float16 Relu", Kernel::Unary(UnaryOp::Relu), vec![half.clone()], half.clone());
     add("float16 Sigmoid", Kernel::Unary(UnaryOp::Sigmoid), vec![half.clone()], half.clone());

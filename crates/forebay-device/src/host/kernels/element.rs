@@ -297,11 +297,11 @@ macro_rules! floats {
             }
             #[inline(always)]
             fn minimum(self, other: $type) -> $type {
-                if self < other || self.is_nan() { self } else { other }
+                if (self < other) | self.is_nan() { self } else { other }
             }
             #[inline(always)]
             fn maximum(self, other: $type) -> $type {
-                if self > other || self.is_nan() { self } else { other }
+                if (self > other) | self.is_nan() { self } else { other }
             }
             #[inline(always)]
             fn magnitude(self) -> $type {

@@ -305,13 +305,17 @@ impl<const N: usize> Walk<N> {
     #[inline(always)]
     pub fn offsets(&self, mut element: usize) -> [isize; N] {
         let mut offsets = [0; N];
-        for dimension in (0..self.sizes.len()).rev() {
-            let index = (element % self.sizes[dimension]) as isize;
-            element /= self.sizes[dimension];
+        let mut step = |dimension: usize, index: usize| {
             for (offset, strides) in offsets.iter_mut().zip(&self.strides) {
-                *offset += index * strides[dimension];
+                *offset += index as isize * strides[dimension];
             }
+        };
+        for dimension in (1..self.sizes.len()).rev() {
+            step(dimension, element % self.sizes[dimension]);
+            element /= self.sizes[dimension];
         }
+        // Divisions take long, and the first dimension needs none.
+        step(0, element);
         offsets
     }
 

@@ -45,7 +45,8 @@ pub(super) unsafe fn run(op: BinaryOp, activation: Activation, a: &View, b: &Vie
     }
 }
 
-/// Integers are rare in models (shapes and labels), so their functions are called indirectly instead of each being compiled into a loop.
+/// Integers are rare in models (shapes, labels and masks), so only the functions that masks and indices are computed with are compiled into
+/// loops; the others are called indirectly.
 ///
 /// # Safety
 /// As for [`super::super::run`], and the operands must be of type `T`.
@@ -58,12 +59,19 @@ unsafe fn integers<T: Integer>(
 ) -> Result<(), String> {
     // SAFETY: the caller's promises.
     unsafe {
-        if let Some(compare) = comparison::<T>(op) {
-            return map2(a, b, y, move |a: T, b: T| Bool::from(compare(&a, &b)));
+        if op.is_comparison() {
+            return compare::<T>(op, a, b, y);
         }
-        let function = bit_function::<T>(op).map_or_else(|| arithmetic_function::<T>(op), Ok)?;
         let low = if activation == Activation::Relu { T::ZERO } else { T::from_f64(f64::NEG_INFINITY) };
-        map2(a, b, y, move |a: T, b: T| function(a, b).maximum(low))
+        match op {
+            BinaryOp::Add => map2(a, b, y, move |a: T, b: T| a.plus(b).maximum(low)),
+            BinaryOp::Subtract => map2(a, b, y, move |a: T, b: T| a.minus(b).maximum(low)),
+            BinaryOp::Multiply => map2(a, b, y, move |a: T, b: T| a.times(b).maximum(low)),
+            _ => {
+                let function = bit_function::<T>(op).map_or_else(|| arithmetic_function::<T>(op), Ok)?;
+                map2(a, b, y, move |a: T, b: T| function(a, b).maximum(low))
+            }
+        }
     }
 }
 
@@ -90,17 +98,6 @@ fn arithmetic_function<T: Number>(op: BinaryOp) -> Result<fn(T, T) -> T, String>
         BinaryOp::Modulo => T::modulo,
         BinaryOp::Remainder => T::remainder,
         _ => return Err(format!("{op:?} is not arithmetic, or not defined for real numbers")),
-    })
-}
-
-fn comparison<T: Number>(op: BinaryOp) -> Option<fn(&T, &T) -> bool> {
-    Some(match op {
-        BinaryOp::Equal => T::eq,
-        BinaryOp::Less => T::lt,
-        BinaryOp::LessOrEqual => T::le,
-        BinaryOp::Greater => T::gt,
-        BinaryOp::GreaterOrEqual => T::ge,
-        _ => return None,
     })
 }
 

@@ -180,7 +180,8 @@ unsafe fn reduce<T: Reducible>(
     let chunk = if layout.inner_reduced { CHUNK } else { (CHUNK * 4 / block).max(1) };
     let chunks = depth.div_ceil(chunk);
     let groups = layout.kept.count() * blocks;
-    let mut partials = vec![start; groups * chunks * block];
+    let has_parts = chunks != 1 || !layout.inner_reduced;
+    let mut partials = vec![start; if has_parts { groups * chunks * block } else { 0 }];
     let partial_pointer = Pointer::new(partials.as_mut_ptr());
     let tasks_together = (CHUNK / (depth.min(chunk) * block)).max(1);
     for_chunks(groups * chunks, tasks_together, |range| {
@@ -188,17 +189,25 @@ unsafe fn reduce<T: Reducible>(
             #[inline(always)]
             || {
                 for task in range {
-                    let (group, first) = (task / chunks, task % chunks * chunk);
-                    let base = layout.kept.offsets(group / blocks)[0] + (group % blocks * block) as isize;
-                    let width = block.min(layout.width - group % blocks * block);
+                    // Divisions take as long as short rows.
+                    let (group, first) = if has_parts { (task / chunks, task % chunks * chunk) } else { (task, 0) };
                     let elements = first..depth.min(first + chunk);
-                    // SAFETY: every task has a separate part of `partials`.
-                    let sums = unsafe { partial_pointer.slice_mut(task * block, width) };
-                    // SAFETY: the walks stay inside x.
-                    unsafe {
-                        if layout.inner_reduced {
-                            sums[0] = reduce_runs(&layout.reduced, elements, x, base, start, &step, &merge);
-                        } else {
+                    if layout.inner_reduced {
+                        let base = layout.kept.offsets(group)[0];
+                        // SAFETY: the walks stay inside x, and every task writes an element of its own.
+                        unsafe {
+                            let sum = reduce_runs(&layout.reduced, elements, x, base, start, &step, &merge);
+                            match has_parts {
+                                true => *partial_pointer.at(task as isize) = sum,
+                                false => *y.at(group as isize) = finish(merge(start, sum)),
+                            }
+                        }
+                    } else {
+                        let base = layout.kept.offsets(group / blocks)[0] + (group % blocks * block) as isize;
+                        let width = block.min(layout.width - group % blocks * block);
+                        // SAFETY: every task has a separate part of `partials`, and the walk stays inside x.
+                        unsafe {
+                            let sums = partial_pointer.slice_mut(task * block, width);
                             add_rows(&layout.reduced, elements, x, base, sums, &step);
                         }
                     }
@@ -206,6 +215,9 @@ unsafe fn reduce<T: Reducible>(
             },
         );
     });
+    if !has_parts {
+        return;
+    }
     for_chunks(groups, (CHUNK / (chunks * block)).max(1), |range| {
         for group in range {
             let width = block.min(layout.width - group % blocks * block);
@@ -239,32 +251,53 @@ unsafe fn reduce_runs<T: Reducible>(
 ) -> T::Sum {
     let [stride] = reduced.inner_strides();
     let mut accumulators = [start; ACCUMULATORS];
-    reduced.runs(
-        elements,
-        #[inline(always)]
-        |[offset], length| {
-            if stride == 1 {
-                // SAFETY: the run lies in x.
-                let run = unsafe { std::slice::from_raw_parts(x.at(base + offset), length) };
-                let mut blocks = run.chunks_exact(ACCUMULATORS);
-                for block in &mut blocks {
-                    for accumulator in 0..ACCUMULATORS {
-                        accumulators[accumulator] = step(accumulators[accumulator], block[accumulator]);
-                    }
-                }
-                for (accumulator, &x) in accumulators.iter_mut().zip(blocks.remainder()) {
-                    *accumulator = step(*accumulator, x);
-                }
-            } else {
-                for i in 0..length {
-                    // SAFETY: the element lies in x.
-                    let x = unsafe { *x.at(base + offset + i as isize * stride) };
-                    accumulators[i % ACCUMULATORS] = step(accumulators[i % ACCUMULATORS], x);
-                }
-            }
-        },
-    );
-    accumulators.into_iter().fold(start, merge)
+    let count = elements.len();
+    match reduced.sizes() {
+        // SAFETY: the elements lie in x.
+        [_] => unsafe { add_run(&mut accumulators, x, base + elements.start as isize * stride, stride, count, step) },
+        _ => reduced.runs(
+            elements,
+            #[inline(always)]
+            // SAFETY: the run lies in x.
+            |[offset], length| unsafe { add_run(&mut accumulators, x, base + offset, stride, length, step) },
+        ),
+    }
+    // Accumulators without elements have the start, which changes no result.
+    accumulators.into_iter().take(count).fold(start, merge)
+}
+
+/// Reduces a run of elements to the accumulators.
+///
+/// # Safety
+/// The run must lie in x.
+#[inline(always)]
+unsafe fn add_run<T: Reducible>(
+    accumulators: &mut [T::Sum; ACCUMULATORS],
+    x: Pointer<T>,
+    first: isize,
+    stride: isize,
+    length: usize,
+    step: &impl Fn(T::Sum, T) -> T::Sum,
+) {
+    if stride != 1 {
+        for i in 0..length {
+            // SAFETY: the element lies in x.
+            let x = unsafe { *x.at(first + i as isize * stride) };
+            accumulators[i % ACCUMULATORS] = step(accumulators[i % ACCUMULATORS], x);
+        }
+        return;
+    }
+    // SAFETY: the run lies in x.
+    let run = unsafe { std::slice::from_raw_parts(x.at(first), length) };
+    let mut blocks = run.chunks_exact(ACCUMULATORS);
+    for block in &mut blocks {
+        for accumulator in 0..ACCUMULATORS {
+            accumulators[accumulator] = step(accumulators[accumulator], block[accumulator]);
+        }
+    }
+    for (accumulator, &x) in accumulators.iter_mut().zip(blocks.remainder()) {
+        *accumulator = step(*accumulator, x);
+    }
 }
 
 /// Reduces several adjacent outputs: rows of x are added to them one after the other.
@@ -280,15 +313,26 @@ unsafe fn add_rows<T: Reducible>(
     sums: &mut [T::Sum],
     step: &impl Fn(T::Sum, T) -> T::Sum,
 ) {
-    let [stride] = reduced.inner_strides();
+    let ([stride], width) = (reduced.inner_strides(), sums.len());
     reduced.runs(
         elements,
         #[inline(always)]
         |[offset], length| {
-            for i in 0..length as isize {
-                // SAFETY: the row lies in x.
-                let row = unsafe { std::slice::from_raw_parts(x.at(base + offset + i * stride), sums.len()) };
-                for (sum, &x) in sums.iter_mut().zip(row) {
+            // SAFETY: the row lies in x.
+            let row =
+                |i: usize| unsafe { std::slice::from_raw_parts(x.at(base + offset + i as isize * stride), width) };
+            let mut i = 0;
+            // Several rows at a time, for which each sum is loaded and stored once.
+            while i + 4 <= length {
+                let [first, second, third, fourth] = [row(i), row(i + 1), row(i + 2), row(i + 3)];
+                let elements = first.iter().zip(second).zip(third).zip(fourth);
+                for (sum, (((&first, &second), &third), &fourth)) in sums.iter_mut().zip(elements) {
+                    *sum = step(step(step(step(*sum, first), second), third), fourth);
+                }
+                i += 4;
+            }
+            for i in i..length {
+                for (sum, &x) in sums.iter_mut().zip(row(i)) {
                     *sum = step(*sum, x);
                 }
             }
