@@ -247,7 +247,7 @@ mod tests {
             ("data = true", "data: expected a string or a number, not true or false"),
             ("data = ['a', 'b']", "data: the flag accepts one value"),
             ("[training]\nbatch-size = 4", "'training' is a section"),
-            ("batch-size = ", "not TOML"),
+            ("batch-size = ", "invalid TOML"),
         ] {
             let error = expanded(text, &[]).unwrap_err();
             assert!(error.contains("run.toml: ") && error.contains(words), "{text}: {error}");

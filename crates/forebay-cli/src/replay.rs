@@ -41,7 +41,7 @@ pub fn replay(arguments: &ReplayArguments) -> Result<(), Failure> {
         if started.elapsed() > PATIENCE {
             let over_ideal = progress.step_ns as f64 / workload.ideal_ns().max(1) as f64;
             let found = if progress.found { "found a schedule" } else { "no schedule yet" };
-            output::complain(&format!("planning, round {}: {found}, {over_ideal:.6} x ideal", progress.round));
+            output::complain(&format!("planning, round {}: {found} at {over_ideal:.6} x ideal", progress.round));
         }
     };
     let replayed =

@@ -163,5 +163,5 @@ fn sequences_of_labels_are_learned_in_16_bits() {
     }
     assert_says(&failure(2, &common), &["--label-length"]);
     let wrong = [common.as_slice(), &["--label-length", "2", "--blank", "7"]].concat();
-    assert_says(&failure(1, &wrong), &["the blank 7 must be one of 4 classes"]);
+    assert_says(&failure(1, &wrong), &["with blank 7, label length 2", "the blank must be one of 4 classes"]);
 }

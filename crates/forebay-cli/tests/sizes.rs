@@ -104,7 +104,7 @@ fn training_follows_samples_of_different_sizes() {
     assert_eq!(validated["validation"]["count"], lengths.iter().sum::<u64>(), "{validated}");
     assert_says(&refused(1, &[]), &["--pad-to", "--bucket-by", "1.npz"]);
     assert_says(&refused(1, &["--pad-to", "8"]), &["--ignore-index", "[y]"]);
-    assert_says(&refused(2, &["--bucket-by", "width"]), &["no such size", "length"]);
+    assert_says(&refused(2, &["--bucket-by", "width"]), &["no open size of this name", "open sizes: length"]);
     // A position in the data is meaningful only for the batches in which it was counted.
     let (run, run_again) = (folder.path("run"), folder.path("run-again"));
     let (run, run_again) = (run.to_str().unwrap(), run_again.to_str().unwrap());

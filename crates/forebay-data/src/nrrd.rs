@@ -163,9 +163,12 @@ impl Fields {
             (None, 1) => false,
             (None, _) => return Err(format!("it has no field 'endian', but its type is {data_type}")),
         };
-        if self.sizes.is_empty() || self.dimension != Some(self.sizes.len()) || self.sizes.contains(&0) {
+        if self.sizes.is_empty() || self.dimension != Some(self.sizes.len()) {
             let dimension = self.dimension.map_or("none".to_owned(), |dimension| dimension.to_string());
             return Err(format!("its sizes {:?} and its dimension {dimension} do not describe a volume", self.sizes));
+        }
+        if self.sizes.contains(&0) {
+            return Err(format!("the sizes of a volume must be at least 1, but are {:?}", self.sizes));
         }
         let shape = self.sizes.clone();
         Ok(Header { shape, data_type, slope: 1.0, intercept: 0.0, big_endian, voxel_offset: 0 })
@@ -219,6 +222,7 @@ mod tests {
             ("NRRD0004", "PNG", "does not begin with NRRD000"),
             ("ushort", "block", "line 3: invalid type 'block'"),
             ("sizes: 2 1", "sizes: 2", "its sizes [2] and its dimension 2 do not describe a volume"),
+            ("sizes: 2 1", "sizes: 2 0", "the sizes of a volume must be at least 1, but are [2, 0]"),
             ("endian: big\n", "", "it has no field 'endian', but its type is uint16"),
             ("raw", "bzip2", "encoding 'bzip2' is not supported"),
             ("# words", "words", "line 2 is not a field: 'words'"),

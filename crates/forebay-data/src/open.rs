@@ -201,7 +201,8 @@ fn split(data: &str) -> Result<(&Path, Option<RowSelection>), DataError> {
         Some((path, rows)) if !whole.exists() => match RowSelection::parse(rows) {
             Some(selection) => Ok((Path::new(path), Some(selection))),
             None => {
-                let reason = format!("'{rows}' selects no rows; write 0..1500, 1500.. or ..1500 after the #");
+                let reason =
+                    format!("'{rows}' is not a selection of rows; write 0..1500, 1500.. or ..1500 after the #");
                 Err(DataError::Rows { data: data.to_owned(), reason })
             }
         },
@@ -233,9 +234,8 @@ mod tests {
             assert_eq!(open(path, &requirements()).unwrap().sample_count(), 5);
             let mut rows = open(&format!("{path}#2..4"), &requirements()).unwrap();
             assert_eq!(rows.batch(&[0, 1]).unwrap().labels, Tensor::from_i64(&[2], &[2, 3]));
-            assert!(
-                open(&format!("{path}#2-4"), &requirements()).err().unwrap().to_string().contains("selects no rows")
-            );
+            let error = open(&format!("{path}#2-4"), &requirements()).err().unwrap().to_string();
+            assert!(error.contains("'2-4' is not a selection of rows"), "{error}");
         }
     }
 

@@ -89,7 +89,7 @@ fn pairs_in_one_folder(folder: &Path) -> Result<Vec<Pair>, DataError> {
         volumes(folder)?.into_iter().partition(|(stem, _)| label_key(stem).is_some());
     if labels.is_empty() {
         let reason = format!(
-            "no label file among {} NIfTI files; a label file has one of {LABEL_WORDS:?} in its name",
+            "no label file among {} NIfTI or NRRD files; a label file has one of {LABEL_WORDS:?} in its name",
             images.len()
         );
         return Err(DataError::layout(folder, reason));
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn files_without_partner_are_named() {
         let error = |files: &[&str]| paired(files).unwrap_err();
-        assert!(error(&["t1.nii"]).contains("no label file among 1 NIfTI files"));
+        assert!(error(&["t1.nii", "t2.nrrd"]).contains("no label file among 2 NIfTI or NRRD files"));
         assert!(error(&["a_label.nii", "b_image.nii"]).contains("no image file belongs to a_label.nii"));
         assert!(error(&["a_label.nii", "a.nii", "b.nii"]).contains("no label file belongs to b.nii"));
         assert!(error(&["a_seg.nii", "a_t1.nii", "a_t2.nii"]).contains("both a_t1.nii and a_t2.nii could belong"));

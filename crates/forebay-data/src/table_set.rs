@@ -131,12 +131,18 @@ fn words(
     requirements: &Requirements,
 ) -> Result<(Numbers, Option<Vec<String>>), DataError> {
     let origin = format!("{}[{}]", table.paths().next().unwrap_or(Path::new("")).display(), column.name);
-    if requirements.labels != LabelKind::Classes || !requirements.label_shape.is_empty() {
+    if requirements.labels != LabelKind::Classes {
+        let reason =
+            "the labels are words, which are classes, but this loss requires values; store the labels as numbers";
+        return Err(DataError::unsupported(origin, reason));
+    }
+    if !requirements.label_shape.is_empty() {
         let wanted = &requirements.label_shape;
-        return Err(DataError::unsupported(
-            origin,
-            format!("the labels are words, but the model expects {wanted:?} per sample"),
-        ));
+        let reason = format!(
+            "the labels are words, one class per row, but the model expects {wanted:?} per sample; \
+             store the labels as lists of numbers"
+        );
+        return Err(DataError::unsupported(origin, reason));
     }
     let mut numbers: BTreeMap<Vec<u8>, i64> = BTreeMap::new();
     let mut all: Vec<i64> = Vec::with_capacity(table.rows() as usize);

@@ -283,7 +283,7 @@ impl Source for TextSet {
         let left = self.token_count - self.sample_count() * self.length;
         Ok(Description {
             kind: format!(
-                "{}: {} tokens from a vocabulary of {} by {}, {end}; the last {left} do not begin a whole sequence",
+                "{}: {} tokens from a vocabulary of {} ({}), {end}; the last {left} do not begin a whole sequence",
                 self.documents.kind(),
                 self.token_count,
                 self.tokens.vocabulary(),

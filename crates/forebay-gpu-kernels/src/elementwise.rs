@@ -241,7 +241,10 @@ fn type_code(data_type: DataType) -> u32 {
 
 /// Returns the reason why a narrow type is neither computed with nor converted.
 fn no_shader(data_type: DataType) -> String {
-    format!("GPUs can move elements of {data_type}, but neither convert nor compute them; run on the host device")
+    format!(
+        "GPUs can move elements of {data_type}, but can neither convert them nor compute with them; run on the host \
+         device"
+    )
 }
 
 fn cast(reads: &[TensorDesc], write: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {

@@ -153,12 +153,12 @@ fn gradient(
         RecurrentCell::Gru { .. } => 4,
         RecurrentCell::Simple => 3,
     };
-    if reads.len() != first + count + 1 || writes.len() != wanted {
-        return Err(format!(
-            "unexpected number of operands ({}) or results ({}, expected {wanted})",
-            reads.len(),
-            writes.len()
-        ));
+    let wanted_reads = first + count + 1;
+    if reads.len() != wanted_reads {
+        return Err(format!("found {} operands, expected {wanted_reads}", reads.len()));
+    }
+    if writes.len() != wanted {
+        return Err(format!("found {} results, expected {wanted}", writes.len()));
     }
     let sizes = sizes(recurrence, &reads[first..first + count])?;
     let (state, all) = (sizes.state(), sizes.steps * sizes.state());
@@ -184,4 +184,21 @@ fn gradient(
     let dispatches = vec![sizes.dispatch(recurrence, true, operands, gpu)];
     // A binding is never empty, whether cells have a c or not.
     Ok(Lowered { workspace_bytes: if is_lstm { 4 * all } else { 4 }, ..Lowered::from(dispatches) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gradients_say_how_many_operands_and_results_they_expect() {
+        let recurrence =
+            Recurrence { cell: RecurrentCell::Simple, directions: vec![], clip: None, quantizes_state: false };
+        let error = |reads: usize, writes: usize| {
+            let desc = TensorDesc::packed(DataType::Float32, &[1]).unwrap();
+            gradient(&recurrence, &vec![desc.clone(); reads], &vec![desc; writes], &Target::LEAST).unwrap_err()
+        };
+        assert_eq!(error(7, 3), "found 7 operands, expected 8");
+        assert_eq!(error(8, 4), "found 4 results, expected 3");
+    }
 }

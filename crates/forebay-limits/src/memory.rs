@@ -76,7 +76,7 @@ impl fmt::Display for Shortage {
         let (left, kept) = (size(*left_bytes), size(left_bytes - bytes));
         write!(
             f,
-            "{wanted}{of} would be needed, but only {left} of {limit} are left ({source}), \
+            "{wanted}{of} would be needed, but {left} of {limit} are left ({source}), \
              {kept} of which must stay free"
         )
     }
@@ -374,7 +374,7 @@ mod tests {
         let available = least(&group, Use::Memory);
         assert_eq!((available.limit_bytes, available.left_bytes, available.bytes), (300 * MIB, 220 * MIB, 156 * MIB));
         let refused = refuse(200 * MIB, vec![available]).unwrap_err().to_string();
-        let words = "200.0 MiB would be needed, but only 220.0 MiB of 300.0 MiB are left \
+        let words = "200.0 MiB would be needed, but 220.0 MiB of 300.0 MiB are left \
                      (control group /a: memory.max), 64.0 MiB of which must stay free";
         assert_eq!(refused, words);
         let high = [&group[..], &[("/cg/a/b/memory.high", "104857600"), ("/cg/a/b/memory.current", "0")]].concat();

@@ -138,7 +138,7 @@ fn infer_and_fold(graph: &mut Graph, node: usize, folded_bytes: &mut u64) -> Res
     let row = row(&view)?;
     let types = (row.infer)(&view)?;
     if let Some(i) = (types.len()..view.node.outputs.len()).find(|&i| view.node.outputs[i].is_some()) {
-        return Err(view.error(format!("output {i} is not supported (supported outputs: {})", types.len())));
+        return Err(view.error(format!("output {i} is not supported (number of supported outputs: {})", types.len())));
     }
     let folded = fold::fold(&view, row, &types, *folded_bytes)?;
     let outputs = view.node.outputs.clone();

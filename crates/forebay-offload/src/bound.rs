@@ -43,8 +43,9 @@
 //!
 //! *Both directions.* Windows of one direction that share no time have separate copies, so the times for which these copies move add up,
 //! also within a part of the step that contains several windows. On a link that both directions share, outward and inward copies add up,
-//! too: they cannot both have the whole of a nanosecond. On a duplex link, copies move for at least half of the sum, which says less about
-//! the link but more about workers, if two copies at once take more from kernels than one. This gives the stall of a part of the step, from
+//! too: they cannot both have the whole of a nanosecond. On a duplex link, copies in both directions can move at once, so that they move
+//! for at least half of the sum. For the link, this is no better than what each direction requires alone; but if kernels are slower while
+//! copies move, both directions together can cost kernels more than one does. This gives the stall of a part of the step, from
 //! the windows with the longest copies in it. A second pass chooses how to divide the step, and for each part whether both directions count
 //! together or each window counts alone (`division`).
 //!
@@ -133,7 +134,7 @@ pub struct Prices {
     pub out: f64,
     /// For each nanosecond of copies back to it.
     pub back: f64,
-    /// For each nanosecond of [`Problem::both`].
+    /// For each nanosecond of the sum of [`Problem::both`].
     pub both: f64,
 }
 
@@ -181,7 +182,8 @@ pub struct Problem {
     pub all: Passages,
     /// To and from the disk.
     pub disk: Passages,
-    /// What both directions together take of what they share, or on average: copies of a step move for at least that long.
+    /// The contribution of each direction to a sum over both, such that copies move for at least that sum: their whole time on a link that
+    /// both directions share, about half of it on a duplex link, where both can move at once.
     pub both: Passages,
     /// Whether `both` can give a better bound than each direction alone.
     pub shares: bool,

@@ -40,8 +40,8 @@ struct Placed {
 }
 
 /// Returns the program of a step that processes its batch in `parts` parts, or in as many as there are images if there are fewer. Images
-/// lie along the first axis of the inputs in `batch`. The gradients of losses are expected to have their positions counted
-/// ([`count_positions`]). Returns `None` if nothing can be cut.
+/// lie along the first axis of the inputs in `batch`. Call [`count_positions`] first: the gradient of a loss is cut only if it reads the
+/// number of the batch's positions. Returns `None` if nothing can be cut.
 pub fn accumulate(program: &Program, batch: &BTreeSet<String>, parts: u64) -> Option<Partition> {
     let of_batch = || program.inputs.iter().filter(|input| batch.contains(&input.name));
     let images = of_batch().find_map(|input| input.operand.desc.sizes().first().copied())?;
@@ -112,7 +112,8 @@ impl Building<'_> {
         if sharing.role == AxisRole::Reduced {
             return self.add_sum(launch, &sharing, &rows);
         }
-        // The whole launch counts positions itself, but parts have to be told the count.
+        // The gradient of a loss is divided by the number of positions in the whole batch. This launch does not read that number but counts
+        // the positions that it sees, and a part would see only some of them.
         if uncounted_loss(launch).is_some() {
             return None;
         }

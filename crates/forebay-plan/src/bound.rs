@@ -10,12 +10,19 @@
 //! *Workers.* The simulator gives launches the workers that copies leave ([`workers_for_launches`]). A launch that can use `l` of `n`
 //! workers runs at `f / l` of its speed while copies leave it `f < l`, so it loses `r = 1 - f / l`, and more if other launches run next to
 //! it. A position that keeps all workers busy has `l = n`; one that takes as long as a chain has the `l` of each launch of the chain in
-//! turn. On a duplex link, simultaneous copies in both directions move at a fraction `s` of their speed, which is less than 1 if they want
-//! more workers than there are. So `2 * s` nanoseconds of copies count as one, which is the least time that they take together, and one
-//! direction alone takes a nanosecond for `1 / (2 * s)`; the price of what counts as one is the lower of the two. On a shared link, each
-//! direction moves at half its speed and takes half its workers, so a nanosecond of both is no cheaper than a nanosecond of the cheaper
-//! direction. Copies during which no launch runs cost the time that they take, as any wait does. Copies to and from a disk take no workers,
-//! so if there is a disk, no copies count.
+//! turn.
+//!
+//! *Both directions.* For the proof's sum over both directions ([`Problem::both`]), the time that a copy takes alone is multiplied by a
+//! share, such that the sum is the least time for which the copies move; [`Prices::both`] is the price of a nanosecond of that sum. On a
+//! duplex link, copies in both directions can move at once, each at a fraction `s` of its speed, which is less than 1 if together they want
+//! more workers than there are. In each nanosecond, they then do what takes `2 * s` nanoseconds alone, so the share is `1 / (2 * s)`. A
+//! nanosecond of the sum is thus either a nanosecond of both at once, or `2 * s` nanoseconds of one direction alone. Its price is the lower
+//! of what launches lose in these two cases; in the second, that is what they lose to the cheaper direction. On a shared link, a copy
+//! counts in full. There, copies in both directions at once move at half their speed and take half their workers, so launches lose no less
+//! to them than to the cheaper direction alone, and the price is that of the cheaper direction.
+//!
+//! *Copies without a price.* Copies during which no launch runs cost the time that they take, as any wait does. Copies to and from a disk
+//! take no workers, so if there is a disk, copies have no price.
 //!
 //! *Rounding.* The simulator gives copies whole nanoseconds, so each can be one nanosecond faster than its bytes allow; if a direction has
 //! no latency that makes up for it, a nanosecond is subtracted for each copy of the plan.
@@ -262,6 +269,7 @@ impl CopyPrices<'_> {
         };
         let elsewhere = aside(link.from_device, disk.write) + aside(link.to_device, disk.read);
         let by_workers = costs.copy_worker_ns_per_byte > 0.0 && !spills;
+        // The share of a copy's time in the sum over both directions; see the module's documentation.
         let share = match link.duplex {
             true if by_workers => 0.5 / speed_of_both(costs),
             true => 0.5,
@@ -328,6 +336,7 @@ impl CopyPrices<'_> {
         let price = |copying: f64| (1.0 - workers_for_launches(*workers, copying) / used).max(0.0);
         let (out, back) = (self.costs.copy_workers(link.from_device), self.costs.copy_workers(link.to_device));
         let both = if link.duplex {
+            // A nanosecond of the sum over both directions is one of both at once, or `2 * s` nanoseconds of one direction alone.
             let alone = 2.0 * speed_of_both(self.costs) * price(out).min(price(back));
             price(out + back).min(alone)
         } else {

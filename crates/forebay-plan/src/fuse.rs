@@ -17,7 +17,8 @@ use forebay_base::kernel::{Activation, UnaryOp};
 use forebay_base::{Kernel, TensorDesc};
 use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch};
 
-/// Returns the program with fused kernels. Launches keep their order; the first of a fused pair stays or takes the pair's place.
+/// Returns the program with fused kernels: a launch whose work another launch can do as well is removed, and the launch that now does both
+/// stays at its own place. The launches that are left keep their order.
 pub fn fuse(mut program: Program) -> Program {
     let mut removed = vec![false; program.launches.len()];
     conversions::fuse_conversions(&mut program, &mut removed);

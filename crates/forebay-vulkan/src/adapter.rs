@@ -183,10 +183,10 @@ mod tests {
             max_descriptor_set_storage_buffers: 96,
             ..Default::default()
         };
-        assert_eq!(lacks_size(&limits).unwrap(), "256 invocations in a workgroup (it has 128)");
+        assert_eq!(lacks_size(&limits).unwrap(), "256 invocations per workgroup (it has 128)");
         limits.max_compute_work_group_invocations = 256;
         assert_eq!(lacks_size(&limits), None);
         limits.max_per_stage_descriptor_storage_buffers = 4;
-        assert_eq!(lacks_size(&limits).unwrap(), "11 storage buffers in a shader (it has 4)");
+        assert_eq!(lacks_size(&limits).unwrap(), "11 storage buffers per shader (it has 4)");
     }
 }

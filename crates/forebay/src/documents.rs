@@ -52,7 +52,7 @@ pub fn write_costs(path: &Path, costs: &SavedCosts) -> Result<(), Error> {
 /// Fails if the file cannot be read or is invalid.
 pub fn read_rates(path: &Path) -> Result<Curve, Error> {
     read(path, |text| {
-        Curve::table_from_csv(text).map_err(|reason| PlanError::Document { what: "a table of rates", reason })
+        Curve::table_from_csv(text).map_err(|reason| PlanError::Document { what: "the table of rates", reason })
     })
 }
 

@@ -229,9 +229,12 @@ impl Schedule {
             Curve::Cosine { steps, min_rate } => {
                 positive("steps", *steps).and(not_negative("the smallest rate", *min_rate))
             }
-            Curve::CosineRestarts { first_steps, factor, min_rate } => positive("the first cycle", *first_steps)
-                .and(positive("the factor of cycles", *factor))
-                .and(not_negative("the smallest rate", *min_rate)),
+            Curve::CosineRestarts { factor: 0, .. } => {
+                Err("the factor of cycles must be at least 1, but is 0".to_string())
+            }
+            Curve::CosineRestarts { first_steps, min_rate, .. } => {
+                positive("the first cycle", *first_steps).and(not_negative("the smallest rate", *min_rate))
+            }
             Curve::OneCycle { steps, rising, start_divisor, end_divisor } => {
                 let divisor = |what: &str, divisor: f32| match divisor > 0.0 && divisor.is_finite() {
                     true => Ok(()),

@@ -35,7 +35,10 @@ pub(crate) fn check_group_schedules(schedules: &BTreeMap<usize, Schedule>, group
         schedule.check()?;
         let reason = match schedule.curve {
             _ if group >= groups => {
-                format!("a schedule is set for parameter group {group}, but the number of groups is {groups}")
+                format!(
+                    "a schedule is set for parameter group {group}, which does not exist: there are {groups} groups, \
+                     numbered from 0"
+                )
             }
             Curve::Plateau(_) => {
                 "a schedule that depends on losses applies to all parameters, not to a group".to_string()

@@ -31,8 +31,9 @@ fn steps(trainer: &mut Trainer, case: &Case, count: usize) -> Vec<f32> {
     (0..count).map(step).collect()
 }
 
-/// What `right` is after one step from zeros where the left factor meets the input, and the other way round: the gradient of the weight,
-/// through the other factor.
+/// An adapter adds 2 x left x right to a weight (alpha / rank is 2). In these layers, the left factor starts as zeros and the right one as
+/// random numbers. With a learning rate of 1, the left factor is therefore, after one step, 2 x the weight's own update in that step
+/// x the transpose of the right factor.
 #[test]
 fn the_first_step_follows_the_gradient_of_the_weight() {
     for (name, weights) in [("digits-cnn", vec!["conv2.weight", "fc.weight"]), ("tiny-gpt", vec!["blocks.1.fc.weight"])]

@@ -172,7 +172,7 @@ fn what_has_no_windows_is_told() {
     assert!(say(&Windows::new(&[2, 2, 8, 12])).contains("no input has more than 4"));
     let mut all = Windows::new(&WINDOW);
     all.overlap = 1.0;
-    assert!(say(&all).contains("not by 1"));
+    assert!(say(&all).contains("of their sizes, not 1"));
     let fixed = Model::from_file("../../testdata/golden/digits-cnn/model.onnx").unwrap();
     let error = Trainer::builder(&fixed).build().unwrap().plan_windows(&[12, 12], &Windows::whole(2)).unwrap_err();
     assert!(error.to_string().contains("[12, 12]") && error.to_string().contains("dimension 2"), "{error}");

@@ -2,7 +2,7 @@
 
 use forebay_base::{DataType, Tensor};
 use forebay_data::convert::to_f64;
-use forebay_data::{HeldBytes, Reading, Requirements, guess, open, open_with};
+use forebay_data::{HeldBytes, LabelKind, Reading, Requirements, guess, open, open_with};
 
 #[cfg(feature = "text")]
 use super::{all_text, tokens};
@@ -116,6 +116,12 @@ fn what_is_missing_or_damaged_is_named() {
         "{found}"
     );
     assert!(error("text.parquet", &one("x", &[1])).contains("no column of labels (y, labels, label)"));
+    let of_values = Requirements { labels: LabelKind::Values(DataType::Float32), ..one("features", &[3]) };
+    assert!(
+        error("table.parquet", &of_values).contains("[label]: the labels are words, which are classes, but this loss")
+    );
+    let of_pairs = Requirements { label_shape: vec![2], ..one("features", &[3]) };
+    assert!(error("table.parquet", &of_pairs).contains("one class per row, but the model expects [2] per sample"));
     // A byte of the values of x in the second row group: the checksum of its page says it.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bad.parquet");

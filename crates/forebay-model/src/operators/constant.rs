@@ -81,8 +81,12 @@ fn range(view: NodeView) -> Result<Decomposition, ModelError> {
         };
         let (first, limit, delta) = (number(start)?, number(limit)?, number(delta)?);
         let count = ((limit - first) / delta).ceil().max(0.0);
-        if delta == 0.0 || !count.is_finite() {
+        if delta == 0.0 {
             return Err(zero());
+        }
+        if !count.is_finite() {
+            let range = format!("the range from {first} to {limit} in steps of {delta}");
+            return Err(view.error(format!("{range} does not have a finite number of elements")));
         }
         if count as u64 > COUNT_MAX {
             return Err(long(count as u64));

@@ -109,7 +109,11 @@ fn max_unpool(view: NodeView) -> Result<Decomposition, ModelError> {
     }
     let asked = view.constant_ints(2)?;
     let asked = asked.iter().map(|&value| size(&view, "a size", value)).collect::<Result<Vec<_>, _>>()?;
-    if asked.len() != shape.len() || asked.iter().zip(&shape).any(|(asked, own)| asked < own) {
+    if asked.len() != shape.len() {
+        let count = shape.len();
+        return Err(view.error(format!("expected {count} sizes, as in the pooling's {shape:?}, found {asked:?}")));
+    }
+    if asked.iter().zip(&shape).any(|(asked, own)| asked < own) {
         return Err(view.error(format!("the sizes must be at least the pooling's {shape:?}, but are {asked:?}")));
     }
     if asked == shape {

@@ -99,7 +99,8 @@ fn count_ngrams(view: NodeView) -> Result<Decomposition, ModelError> {
     let last = places.iter().copied().max().unwrap_or(-1);
     let outputs = size(&view, "attribute ngram_indexes", last.saturating_add(1))?;
     if outputs > COMPARISONS_MAX || places.iter().any(|&place| place < 0) {
-        return Err(view.error(format!("attribute ngram_indexes must contain places from 0 to {COMPARISONS_MAX}")));
+        let largest = COMPARISONS_MAX - 1;
+        return Err(view.error(format!("attribute ngram_indexes must contain places from 0 to {largest}")));
     }
     // The counts are followed by a column of zeros, for positions without an n-gram.
     let zeros = TensorType::new(DataType::Float32, &[batch, 1]);

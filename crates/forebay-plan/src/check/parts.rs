@@ -275,7 +275,7 @@ fn tiles(whole: &Work, lines: &Lines, parts: &[(Extent, bool, Kernel)]) -> Resul
         let product = product_of(kernel).map(|(part, _)| part);
         let is_columns = matches!(product, Some(ProductPart::Columns { .. }));
         if *goes_on && !is_columns {
-            return Err("one part continues from results that are its own".to_owned());
+            return Err("one part reads its own result, which only columns of a product may do".to_owned());
         }
         // The first columns do not depend on columns that others have computed.
         if is_columns && *goes_on != (number > 0) {
@@ -285,7 +285,9 @@ fn tiles(whole: &Work, lines: &Lines, parts: &[(Extent, bool, Kernel)]) -> Resul
         ranges.push(range);
     }
     if !lines.all_write(line, whole.reads.len()) {
-        return Err("all write a result that they do not divide".to_owned());
+        return Err(
+            "they are cut along an axis that one of their results lacks, so all write the same bytes".to_owned()
+        );
     }
     ranges.sort_unstable();
     let begins = ranges.first().map(|range| range.start);

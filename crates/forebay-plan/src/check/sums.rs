@@ -60,7 +60,7 @@ impl Slots<'_> {
         let first = match operand.buffer {
             buffer if buffer == self.result.buffer => self.result.offset_bytes,
             buffer if buffer.0 as usize >= self.own_buffers => 0,
-            _ => return Err("its sums are in the wrong buffer".to_owned()),
+            _ => return Err("it has sums in a buffer that is neither the result's nor one added for sums".to_owned()),
         };
         let size = self.result.range().len();
         match (range.start.checked_sub(first), range.end.checked_sub(first)) {
@@ -91,7 +91,7 @@ pub(super) fn judge(whole: &Work, lines: &Lines, parts: &[Placed], own_buffers: 
     let mut bounds = BTreeSet::from([0, size]);
     for (_, part) in parts.iter().filter(|(_, part)| is_addition(whole, part)) {
         for operand in part.reads.iter().chain(&part.writes) {
-            let bytes = slots.bytes(operand)?;
+            let bytes = slots.bytes(operand).map_err(|reason| format!("'{}': {reason}", part.name))?;
             bounds.extend([bytes.start, bytes.end]);
         }
     }

@@ -1,5 +1,7 @@
-//! Conversions between float32 and 16-bit types that kernels do themselves ([`forebay_base::KernelFacts::sixteen_bit`]): a launch reads
-//! what was to be widened for it, and writes what its result was to be rounded to.
+//! Conversions between float32 and 16-bit types that kernels do themselves ([`KernelFacts::sixteen_bit`]): a launch reads what was to be
+//! widened for it, and writes what its result was to be rounded to.
+//!
+//! [`KernelFacts::sixteen_bit`]: forebay_base::kernel::KernelFacts::sixteen_bit
 
 use forebay_base::kernel::facts::OperandRef;
 use forebay_base::{DataType, Kernel, TensorDesc};

@@ -248,7 +248,7 @@ impl Violation {
             }
             Violation::OverlapsItself { command, one, other } => {
                 let command = long(*command, names);
-                format!("{command} writes bytes that it also uses elsewhere: {one} and {other} overlap")
+                format!("{command} writes bytes that it also uses through another binding: {one} and {other} overlap")
             }
         }
     }

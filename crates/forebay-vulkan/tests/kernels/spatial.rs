@@ -20,18 +20,17 @@ pub fn sliding(random: &mut Random, rank: usize, extra: u64, pools: bool) -> Sli
     let (mut input, mut output) = (Vec::new(), Vec::new());
     for _ in 0..rank {
         let (kernel, stride, dilation) = (1 + random.below(3), 1 + random.below(4), 1 + random.below(2));
-        let device_address = (kernel - 1) * dilation + 1;
+        let reach = (kernel - 1) * dilation + 1;
         let pads_max = if pools { kernel } else { 3 };
         let (begin, end) = (random.below(pads_max), random.below(pads_max));
-        let size = if pools { device_address } else { device_address.saturating_sub(begin + end).max(1) }
-            + random.below(extra + 1);
+        let size = if pools { reach } else { reach.saturating_sub(begin + end).max(1) } + random.below(extra + 1);
         window.kernel.push(kernel);
         window.strides.push(stride);
         window.dilations.push(dilation);
         window.pads_begin.push(begin);
         window.pads_end.push(end);
         input.push(size);
-        output.push((size + begin + end - device_address) / stride + 1);
+        output.push((size + begin + end - reach) / stride + 1);
     }
     Sliding { window, input, output }
 }

@@ -144,7 +144,8 @@ pub(super) fn read(path: &Path, expected: &TensorFile) -> Result<BTreeMap<String
     let metadata = file.metadata().map_err(|error| error.to_string())?;
     let size_bytes = metadata.len();
     if size_bytes != expected.size_bytes {
-        return Err(format!("the file is incomplete; expected {} bytes, found {size_bytes}", expected.size_bytes));
+        let fault = if size_bytes < expected.size_bytes { "is incomplete" } else { "was changed" };
+        return Err(format!("the file {fault}; expected {} bytes, found {size_bytes}", expected.size_bytes));
     }
     let crc32 = checksum(&file).map_err(|error| error.to_string())?;
     if crc32 != expected.crc32 {
@@ -202,6 +203,16 @@ mod tests {
     use safetensors::tensor::TensorView;
 
     use super::*;
+
+    #[test]
+    fn shorter_files_are_incomplete_and_longer_ones_were_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.safetensors");
+        std::fs::write(&path, [0; 10]).unwrap();
+        let error = |size_bytes| read(&path, &TensorFile { file: String::new(), size_bytes, crc32: 0 }).err().unwrap();
+        assert_eq!(error(11), "the file is incomplete; expected 11 bytes, found 10");
+        assert_eq!(error(9), "the file was changed; expected 9 bytes, found 10");
+    }
 
     #[test]
     fn files_are_those_of_the_format() {

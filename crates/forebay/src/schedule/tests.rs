@@ -221,4 +221,10 @@ fn numbers_without_a_meaning_are_refused() {
         assert!(Schedule::new(curve.clone()).check().is_err(), "{curve:?}");
     }
     assert!(Schedule::new(Curve::Constant).warmup(3, 1.5).check().is_err());
+    for (first_steps, factor, words) in [(3, 0, "the factor of cycles must be at least 1"), (0, 2, "at least one step")]
+    {
+        let curve = Curve::CosineRestarts { first_steps, factor, min_rate: 0.0 };
+        let error = Schedule::new(curve).check().unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
 }

@@ -141,8 +141,9 @@ mod tests {
         Tensor::new(&desc(tensor.desc.data_type(), &sizes), own)
     }
 
-    /// A sum over 2 N indices of the first axis consists of the node sums that two ranges of N hand over, added along the tree. `blocks`
-    /// are reduction blocks, of a number of indices each; operands in `whole` are needed whole.
+    /// Checks that a sum over the first axis has the same bits if two ranges of the axis are summed separately: each range as the nodes of
+    /// the sum tree that lie in it, whose sums are then added along the tree. The axis has `count` reduction blocks of `of_block` indices
+    /// (the last one can be shorter). Operands whose positions are in `whole` do not have the axis, so every sum reads all of them.
     fn check(of: Summing, operands: &[Tensor], whole: &[usize], channels: u64, (count, of_block): (u64, u64)) {
         let table = [desc(DataType::Float64, &[of.rows(), channels])];
         let sums = |range: Range<u64>| {

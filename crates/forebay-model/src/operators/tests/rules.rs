@@ -218,6 +218,36 @@ fn absurd_numbers_are_errors() {
 }
 
 #[test]
+fn errors_name_the_fault_among_several() {
+    let pool = [
+        list("pool_int64s", &[2, 3]),
+        list("ngram_counts", &[0]),
+        list("ngram_indexes", &[0, 1 << 26]),
+        int("min_gram_length", 1),
+        int("max_gram_length", 1),
+        text("mode", "TF"),
+    ];
+    let window = [list("kernel_shape", &[2, 2]), list("strides", &[2, 2])];
+    let unpooled = |sizes: &[i64]| vec![fed(&[1, 2, 2, 2]), Input::Fed(Int64, vec![1, 2, 2, 2]), ints(sizes)];
+    let range = |limit: f32, step: f32| vec![float(0.0), float(limit), float(step)];
+    for (op_type, inputs, attributes, words) in [
+        ("Range", range(5.0, 0.0), &[][..], "the step must not be 0"),
+        ("Range", range(f32::INFINITY, 1.0), &[][..], "from 0 to inf in steps of 1 does not have a finite number"),
+        ("TfIdfVectorizer", vec![Input::Fed(Int32, vec![2, 6])], &pool[..], "must contain places from 0 to 67108863"),
+        (
+            "MaxUnpool",
+            unpooled(&[2, 4, 4]),
+            &window[..],
+            "expected 4 sizes, as in the pooling's [1, 2, 4, 4], found [2, 4, 4]",
+        ),
+        ("MaxUnpool", unpooled(&[1, 2, 4, 3]), &window[..], "must be at least the pooling's [1, 2, 4, 4]"),
+    ] {
+        let error = refused(op_type, inputs, attributes);
+        assert!(error.contains(words), "{op_type}: {error}");
+    }
+}
+
+#[test]
 fn names_are_unique() {
     let mut seen = BTreeSet::new();
     for row in FAMILIES.iter().flat_map(|family| family.iter()) {
