@@ -293,6 +293,11 @@ impl Graph {
         self.backward_from.get_or_insert(next);
     }
 
+    /// Whether the graph has a backward pass, or one is being added.
+    pub(crate) fn has_backward(&self) -> bool {
+        self.backward_from.is_some()
+    }
+
     /// Whether a value is computed by the backward pass or by an update that follows it.
     pub fn is_backward(&self, id: ValueId) -> bool {
         self.backward_from.is_some_and(|first| id >= first) && !self.forward_copies.contains(&id)

@@ -47,6 +47,11 @@ impl Application<'_> {
             }
             return Some(self.recurrent(builder, recurrence));
         }
+        if let Action::Kernel(Kernel::LayerNormalization { axis, .. }) = self.action
+            && self.needs.contains(&true)
+        {
+            return Some(self.layer_normalization(builder, *axis));
+        }
         // Only the first output of any other kernel carries a gradient; the others are statistics.
         let Some(dy) = self.gradients.first().copied().flatten() else { return Some(zero) };
         if !self.needs.contains(&true) {
@@ -152,10 +157,6 @@ impl Application<'_> {
                 let reads = [dy, input(0), input(1), input(2), self.outputs[1], self.outputs[2]];
                 return Some(self.normalization(builder, gradient, &reads));
             }
-            Kernel::LayerNormalization { axis, .. } => {
-                let reads = [dy, input(0), input(1), self.outputs[1], self.outputs[2]];
-                return Some(self.normalization(builder, Kernel::LayerNormalizationGradient { axis: *axis }, &reads));
-            }
             _ => return None,
         };
         let mut gradients = vec![None; self.inputs.len()];
@@ -244,10 +245,24 @@ impl Application<'_> {
         let factor = if i == 0 {
             let exponent = builder.unary(UnaryOp::Affine { scale: 1.0, shift: -1.0 }, b);
             let power = builder.binary(BinaryOp::Power, a, exponent);
-            builder.binary(BinaryOp::Multiply, power, b)
+            let product = builder.binary(BinaryOp::Multiply, power, b);
+            if builder.has_no_zero(b) {
+                product
+            } else {
+                // x^0 is 1 for all x, also for 0, whose power -1 is infinite.
+                let zero = builder.zero(b);
+                let is_flat = builder.binary(BinaryOp::Equal, b, zero);
+                let zero = builder.zero(product);
+                builder.select(is_flat, zero, product)
+            }
         } else {
+            // 0^b is 0 for all b > 0. A negative base has real powers for some exponents only, so it has no gradient by the exponent.
             let logarithm = builder.unary(UnaryOp::Log, a);
-            builder.binary(BinaryOp::Multiply, y, logarithm)
+            let product = builder.binary(BinaryOp::Multiply, y, logarithm);
+            let zero = builder.zero(a);
+            let is_positive = builder.binary(BinaryOp::Greater, a, zero);
+            let zero = builder.zero(product);
+            builder.select(is_positive, product, zero)
         };
         builder.binary(BinaryOp::Multiply, dy, factor)
     }
@@ -467,6 +482,45 @@ impl Application<'_> {
         let types = [builder.ty(self.inputs[0]), scale.clone(), scale];
         let outputs = builder.kernel(kernel.name(), kernel.clone(), reads, &types);
         outputs.into_iter().zip(self.needs).map(|(output, &needed)| needed.then_some(output)).collect()
+    }
+
+    /// Gradients of layer normalisation, whose means and inverse deviations can have gradients as well:
+    /// d mean / dx = 1 / n, and d inverse / dx = -inverse^3 (x - mean) / n.
+    fn layer_normalization(&self, builder: &mut GradientBuilder, axis: usize) -> Gradients {
+        let (x, mean, inverse) = (self.inputs[0], self.outputs[1], self.outputs[2]);
+        let mut gradients = vec![None; self.inputs.len()];
+        if let Some(dy) = self.gradients[0] {
+            let reads = [dy, x, self.inputs[1], mean, inverse];
+            gradients = self.normalization(builder, Kernel::LayerNormalizationGradient { axis }, &reads);
+        }
+        if !self.needs[0] {
+            return gradients;
+        }
+        let ty = builder.ty(x);
+        let mut column = ty.shape.clone();
+        column[axis..].fill(1);
+        let share = 1.0 / ty.shape[axis..].iter().product::<u64>() as f32;
+        let mut add = |builder: &mut GradientBuilder, d: ValueId| {
+            let d = builder.cast(d, &ty);
+            gradients[0] = Some(builder.accumulate(gradients[0], d));
+        };
+        if let Some(d) = self.gradients[1] {
+            let d = builder.reshape(d, &column);
+            let d = builder.expand_scaled(d, &ty.shape, share);
+            add(builder, d);
+        }
+        if let Some(d) = self.gradients[2] {
+            let square = builder.binary(BinaryOp::Multiply, inverse, inverse);
+            let cube = builder.binary(BinaryOp::Multiply, square, inverse);
+            let product = builder.binary(BinaryOp::Multiply, d, cube);
+            let factor = builder.scaled(product, -share);
+            let (factor, mean) = (builder.reshape(factor, &column), builder.reshape(mean, &column));
+            let wide = builder.cast(x, &TensorType::new(builder.ty(mean).data_type, &ty.shape));
+            let centred = builder.binary(BinaryOp::Subtract, wide, mean);
+            let d = builder.binary(BinaryOp::Multiply, centred, factor);
+            add(builder, d);
+        }
+        gradients
     }
 
     /// Gradients of batch normalisation with given statistics: y = scale (x - mean) / deviation + bias is linear in x.

@@ -214,6 +214,7 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
     let mut graph = graph.clone();
     let prediction = outputs::choose(&mut graph, options)?;
     mixed::narrow(&mut graph, options.precision.as_ref())?;
+    hold_frozen(&mut graph, options);
     let mut mode = mode::enter(&mut graph)?;
     let Losses { loss, labels, terms } = append_losses(&mut graph, prediction, options)?;
     let candidates = candidates(&graph, &mode.statistics, options)?;
@@ -272,6 +273,7 @@ pub fn loss_graph(graph: &Graph, options: &TrainingOptions) -> Result<LossGraph,
     let mut graph = graph.clone();
     let prediction = outputs::choose(&mut graph, options)?;
     mixed::narrow(&mut graph, options.precision.as_ref())?;
+    hold_frozen(&mut graph, options);
     let Losses { loss, labels, terms } = append_losses(&mut graph, prediction, options)?;
     graph.outputs = if loss == prediction { vec![loss] } else { vec![loss, prediction] };
     graph.drop_dead_nodes();
@@ -385,6 +387,28 @@ fn own_scalar(graph: &mut Graph, output: ValueId) -> Result<ValueId, ModelError>
     Ok(loss)
 }
 
+/// Makes numbers that do not train constants, so that exponents and limits among them can be parts of kernels.
+fn hold_frozen(graph: &mut Graph, options: &TrainingOptions) {
+    let normalizations = graph.nodes.iter().filter(|node| node.operation.name() == "BatchNormalization");
+    let statistics: BTreeSet<ValueId> =
+        normalizations.flat_map(|node| node.inputs.iter().skip(3).flatten().copied()).collect();
+    let is_held = |id: &ValueId| {
+        let ty = graph.initializers[id].ty();
+        let trains = ty.data_type == DataType::Float32 && !is_frozen(graph, *id, options);
+        ty.count() == 1 && ty.data_type.has_gradients() && !trains && !statistics.contains(id)
+    };
+    let held: Vec<ValueId> = graph.initializers.keys().copied().filter(is_held).collect();
+    graph.constants.extend(held);
+}
+
+/// Whether the options say that an initializer does not train.
+fn is_frozen(graph: &Graph, id: ValueId, options: &TrainingOptions) -> bool {
+    let name = &graph.value(id).name;
+    let group = group_of(&options.groups, name).map(|group| &options.groups[group]);
+    let by_pattern = options.freeze.iter().any(|pattern| pattern::matches(pattern, name));
+    by_pattern || group.is_some_and(|group| group.is_frozen)
+}
+
 /// The initializers that can be trained.
 fn candidates(
     graph: &Graph,
@@ -405,15 +429,9 @@ fn candidates(
             return Err(ModelError::Request { reason });
         }
     }
-    let is_frozen = |id: ValueId| {
-        let name = &graph.value(id).name;
-        let group = group_of(&options.groups, name).map(|group| &options.groups[group]);
-        let by_pattern = options.freeze.iter().any(|pattern| pattern::matches(pattern, name));
-        by_pattern || group.is_some_and(|group| group.is_frozen)
-    };
     let trains = |id: &ValueId| {
         let is_float = graph.initializers[id].data_type() == DataType::Float32;
-        is_float && !statistics.contains(id) && !is_frozen(*id)
+        is_float && !statistics.contains(id) && !is_frozen(graph, *id, options)
     };
     Ok(weights.into_iter().filter(trains).collect())
 }

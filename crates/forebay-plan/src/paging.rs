@@ -8,7 +8,7 @@
 
 mod moves;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::Limits;
 use forebay_model::program::Program;
@@ -122,12 +122,16 @@ pub fn page(
 }
 
 /// Gives every chunk addresses from its first to its last use: inputs from the beginning of the step, outputs until its end, and persistent
-/// chunks always.
+/// chunks always. What no launch uses has addresses only if it is part of a persistent buffer that is used, which is read back as a whole.
 fn whole_intervals(program: &Program, live: &Liveness) -> Residency {
     let kinds = kinds(program, live);
+    let used: BTreeSet<Owner> =
+        live.chunks.iter().filter(|chunk| !chunk.accesses.is_empty()).map(|chunk| chunk.owner).collect();
     let interval = |(index, chunk): (usize, &Chunk)| {
-        let (first, last) = (chunk.accesses.first()?.launch, chunk.accesses.last()?.launch);
         let Kind { persistent, input, output } = kinds[index];
+        let launches =
+            chunk.accesses.first().zip(chunk.accesses.last()).map(|(first, last)| (first.launch, last.launch));
+        let (first, last) = launches.or_else(|| (persistent && used.contains(&chunk.owner)).then_some((0, 0)))?;
         let start = if persistent || input { 0 } else { first };
         let end = if persistent || output { live.launch_count - 1 } else { last };
         Some(Segment {

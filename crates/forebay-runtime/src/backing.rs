@@ -54,9 +54,15 @@ pub(crate) fn check_size(backing: &BackingLocation, given_bytes: u64) -> Result<
     }
 }
 
+/// Checks the backing locations of all inputs, outputs and persistent tensors.
+pub(crate) fn check_all_backing(plan: &Plan) -> Result<(), RuntimeError> {
+    plan.inputs.iter().try_for_each(|backing| check_backing(plan, backing, true))?;
+    plan.outputs.iter().chain(&plan.persistent).try_for_each(|backing| check_backing(plan, backing, false))
+}
+
 /// Checks that a backing location's pieces are in known memories, follow each other and cover the tensor. A tensor that no launch uses has
-/// no pieces.
-pub(crate) fn check_backing(plan: &Plan, backing: &BackingLocation) -> Result<(), RuntimeError> {
+/// no pieces, and an input may have gaps: bytes that no launch reads.
+fn check_backing(plan: &Plan, backing: &BackingLocation, may_have_gaps: bool) -> Result<(), RuntimeError> {
     let refuse =
         |what: &str| Err(RuntimeError::Plan { reason: format!("the backing location of '{}' {what}", backing.name) });
     let size_bytes = backing
@@ -72,12 +78,13 @@ pub(crate) fn check_backing(plan: &Plan, backing: &BackingLocation) -> Result<()
         let Some(memory) = plan.memories.get(region.memory.0 as usize) else {
             return refuse("refers to a memory that the plan does not have");
         };
-        if range.start != end || range.len() != region.range.len() || region.range.end > memory.size_bytes {
+        let follows = range.start == end || may_have_gaps && range.start > end;
+        if !follows || range.len() != region.range.len() || region.range.end > memory.size_bytes {
             return refuse("has pieces that do not fit together");
         }
         end = range.end;
     }
-    if end < size_bytes && !backing.pieces.is_empty() {
+    if end < size_bytes && !may_have_gaps && !backing.pieces.is_empty() {
         return refuse("does not cover all of it");
     }
     Ok(())

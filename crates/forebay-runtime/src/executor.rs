@@ -17,7 +17,7 @@ use forebay_plan::plan::MemoryKind;
 use forebay_plan::{BackingLocation, Plan};
 
 use crate::backing::{
-    check_backing, check_size, chunks, find, in_pieces, load, padded, staging_bytes, tensor, tensor_bytes,
+    check_all_backing, check_size, chunks, find, in_pieces, load, padded, staging_bytes, tensor, tensor_bytes,
 };
 use crate::binding::{Binding, DiskSources};
 use crate::error::RuntimeError;
@@ -141,9 +141,7 @@ impl Executor {
         released: bool,
         shared: Vec<Arc<Executor>>,
     ) -> Result<Executor, RuntimeError> {
-        for backing in plan.inputs.iter().chain(&plan.outputs).chain(&plan.persistent) {
-            check_backing(&plan, backing)?;
-        }
+        check_all_backing(&plan)?;
         check_events(&plan)?;
         let staging_bytes = staging_bytes(&plan);
         let blocks = shared.iter().map(|block| block.device_memory(MemoryId(0))).collect::<Result<Vec<_>, _>>()?;

@@ -18,7 +18,7 @@ use forebay_plan::paging::{Move, UnitUse};
 use forebay_plan::plan::PlanStream;
 use forebay_plan::{BackingLocation, Paging, Plan};
 
-use crate::backing::{check_backing, chunks, find, in_pieces, load, padded, tensor_bytes};
+use crate::backing::{check_all_backing, chunks, find, in_pieces, load, padded, tensor_bytes};
 use crate::eager::managed::{Location, Policy, Work, stream_id};
 use crate::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, ManagedOptions, ManagedStatistics, Stream};
 use crate::error::RuntimeError;
@@ -94,9 +94,7 @@ impl PagedExecutor {
         options: &PagedOptions,
     ) -> Result<PagedExecutor, RuntimeError> {
         let plan = &mut paging.plan;
-        for backing in plan.inputs.iter().chain(&plan.outputs).chain(&plan.persistent) {
-            check_backing(plan, backing)?;
-        }
+        check_all_backing(plan)?;
         plan.streams = ["compute", "copies"].map(|name| PlanStream { name: name.to_string() }).to_vec();
         if !device.limits().tiled {
             let name = &device.limits().name;

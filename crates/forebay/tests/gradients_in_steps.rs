@@ -271,7 +271,7 @@ fn averages_follow_the_parameters() {
     assert_eq!(saved.parameter("w1").unwrap().unwrap(), *average);
     assert!(plain.save_average(&path).is_err());
     std::fs::remove_file(path).unwrap();
-    assert!(builder(sgd(0.0)).average(1.0).build().err().unwrap().to_string().contains("not at 1"));
+    assert!(builder(sgd(0.0)).average(1.0).build().err().unwrap().to_string().contains("below 1, but is 1"));
 }
 
 #[test]

@@ -146,7 +146,7 @@ fn sampling_has_gradients() {
 #[test]
 fn regions_have_gradients() {
     let regions = [0.3, 0.6, 4.2, 3.9, 1.15, 0.4, 3.35, 4.7];
-    for (mode, ratio) in [("avg", 2), ("avg", 0), ("max", 2)] {
+    for (mode, ratio) in [("avg", 2), ("avg", 0), ("max", 2), ("max", 0)] {
         let sizes: [(&str, &[i64], bool); 3] =
             [("output_height", &[2], false), ("output_width", &[3], false), ("sampling_ratio", &[ratio], false)];
         let align = with_text(onnx::node("RoiAlign", &["w", "regions", "images"], "z", &sizes), "mode", mode);
@@ -281,30 +281,31 @@ fn steps_draw_other_numbers_and_seeds_repeat_them() {
 fn regions_are_pooled_to_their_largest_elements() {
     let (height, width, channels, [rows, columns]) = (9usize, 7usize, 2usize, [3usize, 2usize]);
     let scale = 0.5f32;
-    // Inside, one element, partly beyond the image, outside of it, the whole image.
-    let regions: [[f32; 5]; 6] = [
+    // Inside, one element, partly beyond the image, outside of it, the whole image, turned around, from a half below 0.
+    let regions: [[f32; 5]; 7] = [
         [0.0, 2.0, 3.0, 9.0, 15.0],
         [1.0, 4.0, 4.0, 4.0, 4.0],
         [1.0, -6.0, 5.0, 30.0, 50.0],
         [0.0, 40.0, 40.0, 50.0, 50.0],
         [1.0, 0.0, 0.0, 12.0, 16.0],
         [0.0, 9.0, 9.0, 1.0, 1.0],
+        [0.0, -1.0, -1.0, 3.0, 3.0],
     ];
     let x: Vec<f32> = (0..2 * channels * height * width).map(|i| ((i * 7919) % 1009) as f32 / 100.0 - 5.0).collect();
     let model = GraphBuilder::new()
         .input("x", FLOAT, &["2", "2", "9", "7"])
-        .input("regions", FLOAT, &["6", "5"])
+        .input("regions", FLOAT, &["7", "5"])
         .node_with(
             "MaxRoiPool",
             &["x", "regions"],
             &["y"],
             vec![("pooled_shape", Value::Ints(vec![3, 2])), ("spatial_scale", Value::Float(scale))],
         )
-        .output("y", FLOAT, &["6", "2", "3", "2"]);
+        .output("y", FLOAT, &["7", "2", "3", "2"]);
     let mut session = Session::builder(&Model::from_bytes(&model.build()).unwrap()).build().unwrap();
     let inputs = [
         ("x".to_string(), Tensor::from_f32(&[2, 2, 9, 7], &x)),
-        ("regions".to_string(), Tensor::from_f32(&[6, 5], &regions.concat())),
+        ("regions".to_string(), Tensor::from_f32(&[7, 5], &regions.concat())),
     ];
     let y = session.run(inputs.into()).unwrap()["y"].to_f32().unwrap();
     let mut expected = Vec::new();
@@ -326,6 +327,35 @@ fn regions_are_pooled_to_their_largest_elements() {
         }
     }
     assert_eq!(y, expected);
+}
+
+/// Elements of float16 whose squares, sums or differences exceed its range.
+#[test]
+fn float16_is_normalised_and_resized_in_float32() {
+    let cast = |from: &str, to: &str, kind: i64| onnx::node("Cast", &[from], to, &[("to", &[kind], false)]);
+    let computed = |nodes: &[Vec<u8>], limit: f64, shape: &[usize], output: &[usize]| {
+        let last = shape[shape.len() - 1];
+        let around = [cast("x", "half", onnx::FLOAT16), cast("ones", "scale", onnx::FLOAT16)];
+        let nodes = [&around[..], nodes, &[cast("z", "y", onnx::FLOAT)]].concat();
+        let ones = onnx::floats("ones", &[last], &vec![1.0; last]);
+        let model = Model::from_bytes(&onnx::model(&nodes, &[ones], ("x", shape), ("y", output))).unwrap();
+        let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
+        let values: Vec<f64> = (0..shape.iter().product()).map(|i| if i % 2 == 0 { limit } else { -limit }).collect();
+        let outputs = session.run(BTreeMap::from([("x".to_string(), tensor(shape, &values))])).unwrap();
+        outputs["y"].to_f32().unwrap()
+    };
+    let turns = |value: f32| (0..1024).map(|i| if i % 2 == 0 { value } else { -value }).collect::<Vec<f32>>();
+    let node = onnx::node("SimplifiedLayerNormalization", &["half", "scale"], "z", &[]);
+    assert_eq!(computed(&[node], 300.0, &[1, 1024], &[1, 1024]), turns(1.0));
+    let node = onnx::node("LpNormalization", &["half"], "z", &[("p", &[1], false)]);
+    assert_eq!(computed(&[node], 300.0, &[1, 1024], &[1, 1024]), turns(1.0 / 1024.0));
+    let node = onnx::node("MeanVarianceNormalization", &["half"], "z", &[]);
+    assert_eq!(computed(&[node], 300.0, &[1, 1, 4, 256], &[1, 1, 4, 256]), turns(1.0));
+    let node = onnx::node("LpPool", &["half"], "z", &[("kernel_shape", &[2, 2], true)]);
+    assert_eq!(computed(&[node], 300.0, &[1, 1, 2, 4], &[1, 1, 1, 3]), [600.0; 3]);
+    let resize = with_text(onnx::node("Resize", &["half", "", "", "sizes"], "z", &[]), "mode", "linear");
+    let nodes = [constant("sizes", &[1, 1, 1, 4]), resize];
+    assert_eq!(computed(&nodes, 60000.0, &[1, 1, 1, 2], &[1, 1, 1, 4]), [60000.0, 30000.0, -30000.0, -60000.0]);
 }
 
 /// A batch of one image uses a separate kernel.

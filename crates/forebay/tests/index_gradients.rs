@@ -1,5 +1,5 @@
-//! Gradients of operators with indices, of sorting, of sums along an axis, and of losses in models: the change of the parameters in a
-//! training step, compared with differences of the loss.
+//! Gradients of operators with indices, of sorting, of sums along an axis, of powers and norms, and of losses in models: the change of the
+//! parameters in a training step, compared with differences of the loss.
 
 use std::collections::BTreeMap;
 
@@ -7,6 +7,7 @@ use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{MemorySize, Model, Session, SessionOptions, Tensor};
 use forebay_base::Kernel;
 use forebay_golden::{host, onnx, trainer};
+use forebay_testing::onnx::protobuf::message;
 
 /// How far a parameter is moved for a difference.
 const STEP: f64 = 1e-2;
@@ -184,6 +185,70 @@ fn products_along_axes() {
         // One zero in a product, and two in another.
         (function.w.1[2], function.w.1[9], function.w.1[11]) = (0.0, 0.0, 0.0);
         function.check(&format!("ReduceProd {axes:?}"));
+    }
+}
+
+/// A parameter is not a constant, even if its first value is one that a constant would be replaced for.
+#[test]
+fn exponents_limits_and_padding_train() {
+    for (exponent, name) in [(3.0, "a cube"), (2.0, "a square"), (1.0, "the same"), (0.5, "a root")] {
+        let mut function = Function::of(onnx::node("Pow", &["w", "u"], "v", &[]), vec![], &[2, 3], &[2, 3]);
+        function.w.1.iter_mut().for_each(|value| *value = 0.5 + value.abs());
+        function.u.1 = vec![exponent];
+        function.check(name);
+    }
+    for (inputs, limit) in [(&["w", "", "u"][..], 0.4125), (&["w", "u"][..], -0.4125)] {
+        let mut function = Function::of(onnx::node("Clip", inputs, "v", &[]), vec![], &[3, 4], &[3, 4]);
+        function.u.1 = vec![limit];
+        function.check(&format!("Clip {inputs:?}"));
+    }
+    let node = onnx::node("Pad", &["w", "pads", "u"], "v", &[]);
+    Function::of(node, ints("pads", &[4], &[0, 1, 1, 0]), &[2, 3], &[3, 4]).check("Pad");
+}
+
+#[test]
+fn powers_of_zero() {
+    let bases = |node: Vec<u8>, constants: Vec<Vec<u8>>, base: f64| {
+        let mut function = Function::of(node, constants, &[3], &[3]);
+        function.w.1 = vec![base, base, 1.5];
+        function
+    };
+    let node = onnx::node("Pow", &["w", "i"], "v", &[]);
+    bases(node, ints("i", &[3], &[0, 1, 2]), 0.0).check("x^0, x^1, x^2");
+    let relu = vec![onnx::node("Relu", &["w"], "r", &[])];
+    let mut function = bases(onnx::node("Pow", &["r", "u"], "v", &[]), relu, -1.0);
+    function.u.1 = vec![2.2];
+    function.check("0^u");
+}
+
+#[test]
+fn norms_of_zeros() {
+    for p in [1, 2, 3] {
+        let attributes: [(&str, &[i64], bool); 2] = [("p", &[p], false), ("kernel_shape", &[2], true)];
+        let mut function = Function::of(onnx::node("LpPool", &["w"], "v", &attributes), vec![], &[1, 1, 4], &[1, 1, 3]);
+        function.w.1 = vec![0.0, 0.0, 1.0, 1.5];
+        function.check(&format!("LpPool {p}"));
+        let node = onnx::node("GlobalLpPool", &["w"], "v", &attributes[..1]);
+        let mut function = Function::of(node, vec![], &[1, 2, 2], &[1, 2, 1]);
+        function.w.1 = vec![1.0, 1.5, 0.0, 0.0];
+        function.check(&format!("GlobalLpPool {p}"));
+    }
+}
+
+#[test]
+fn statistics_of_layer_normalization() {
+    for (axis, scale, kept) in [(2, vec![4], [2, 3, 1]), (1, vec![3, 4], [2, 1, 1]), (-3, vec![2, 3, 4], [1, 1, 1])] {
+        let normalized = onnx::node("LayerNormalization", &["w", "u"], "normal", &[("axis", &[axis], false)]);
+        let normalized = [normalized, message(2, b"centre"), message(2, b"inverse")].concat();
+        for statistic in ["centre", "inverse"] {
+            let node = onnx::node("Identity", &[statistic], "v", &[]);
+            let function = Function::of(node, vec![normalized.clone()], &[2, 3, 4], &kept).with(&scale);
+            function.check(&format!("{statistic} from axis {axis}"));
+        }
+        let sum = onnx::node("Add", &["normal", "centre"], "sum", &[]);
+        let node = onnx::node("Mul", &["sum", "inverse"], "v", &[]);
+        let function = Function::of(node, vec![normalized, sum], &[2, 3, 4], &[2, 3, 4]).with(&scale);
+        function.check(&format!("all results from axis {axis}"));
     }
 }
 

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay::managed::Policy;
-use forebay::{Device, DeviceUsage, EngineOptions, Error, MemoryMode, MemorySize, Session, StepMoves, Tensor, Trainer};
+use forebay::{
+    Device, DeviceUsage, EngineOptions, Error, MemoryMode, MemorySize, Model, Session, StepMoves, Tensor, Trainer,
+};
 use forebay_golden::{Case, chaos, host, recipe, trainer_on, trainer_options};
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
 
 const MODES: [(MemoryMode, Option<Policy>); 5] = [
     (MemoryMode::Direct, None),
@@ -195,6 +198,37 @@ fn what_exceeds_the_host_budget_goes_to_disk() {
         assert!(expected == found, "{memory:?} {eviction:?}");
         assert!(trainer.usage().host_peak_bytes <= host_bytes, "{memory:?} {eviction:?}: {:?}", trainer.usage());
         assert!(moves[1].unwrap().bytes_to_disk > 0, "{memory:?} {eviction:?}: {moves:?}");
+    }
+}
+
+/// The first two of four rows of an input, and the last two of three rows of a weight that is too large to be folded.
+#[test]
+fn inputs_and_weights_can_be_used_in_part() {
+    const COLUMNS: usize = 1 << 20;
+    let columns = COLUMNS.to_string();
+    let weights: Vec<f32> = (0..3 * COLUMNS).map(|i| (i / COLUMNS) as f32).collect();
+    let graph = GraphBuilder::new()
+        .input("x", FLOAT, &["4", "64"])
+        .floats("w", &[3, COLUMNS], &weights)
+        .integers("zero", &[1], &[0])
+        .integers("one", &[1], &[1])
+        .integers("two", &[1], &[2])
+        .integers("three", &[1], &[3])
+        .node("Slice", &["x", "zero", "two"], &["part"])
+        .node("Relu", &["part"], &["y"])
+        .node("Slice", &["w", "one", "three"], &["weights"])
+        .node("Neg", &["weights"], &["z"])
+        .output("y", FLOAT, &["2", "64"])
+        .output("z", FLOAT, &["2", &columns]);
+    let model = Model::from_bytes(&graph.build()).unwrap();
+    let x = Tensor::from_f32(&[4, 64], &(0..256).map(|i| i as f32 - 9.0).collect::<Vec<_>>());
+    let y: Vec<f32> = (0..128).map(|i| (i as f32 - 9.0).max(0.0)).collect();
+    let z: Vec<f32> = weights[COLUMNS..].iter().map(|value| -value).collect();
+    for (memory, eviction) in MODES {
+        let mut session = Session::builder(&model).engine(options(1, memory, eviction, None)).build().unwrap();
+        let outputs = session.run([("x".to_string(), x.clone())].into()).unwrap();
+        assert_eq!(outputs["y"], Tensor::from_f32(&[2, 64], &y), "{memory:?} {eviction:?}");
+        assert!(outputs["z"] == Tensor::from_f32(&[2, COLUMNS as u64], &z), "{memory:?} {eviction:?}");
     }
 }
 

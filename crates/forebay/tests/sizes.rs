@@ -274,6 +274,35 @@ fn functions_of_the_model_are_their_bodies() {
     assert!(error.contains("'leak' calls itself"), "{error}");
 }
 
+/// The values of the function and of its loop have the names of the caller's values.
+#[test]
+fn names_in_functions_are_their_own() {
+    let body = GraphBuilder::new()
+        .input("i", INT64, &[])
+        .input("go_on", BOOL, &[])
+        .input("t", FLOAT, &["2"])
+        .node("Add", &["t", "a"], &["x"])
+        .node("Identity", &["go_on"], &["still"])
+        .output("still", BOOL, &[])
+        .output("x", FLOAT, &["2"]);
+    let function = GraphBuilder::new().node("Neg", &["a"], &["acc"]).node_with(
+        "Loop",
+        &["count", "", "acc"],
+        &["b"],
+        vec![("body", Value::Graph(body))],
+    );
+    let graph = GraphBuilder::new()
+        .function("summed", &["a", "count"], &["b"], &[], function)
+        .input("x", FLOAT, &["2"])
+        .integers("i", &[], &[3])
+        .node("Relu", &["x"], &["t"])
+        .call("summed", &["t", "i"], &["acc"], Vec::new())
+        .call("summed", &["acc", "i"], &["y"], Vec::new())
+        .output("y", FLOAT, &["2"]);
+    let outputs = run(&mut session(graph), &[("x", Tensor::from_f32(&[2], &[1.0, -2.0]))]);
+    assert_eq!(outputs["y"], Tensor::from_f32(&[2], &[4.0, 0.0]));
+}
+
 #[test]
 fn sequences_are_their_elements() {
     let graph = GraphBuilder::new()

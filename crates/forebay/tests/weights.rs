@@ -271,6 +271,30 @@ fn scalars_of_formulas_do_not_train() {
     assert_eq!(trained, ["network.logit_scale", "w"]);
 }
 
+/// An exponent of one element is a constant of a formula, like a scalar. Numbers that do not train are parts of kernels.
+#[test]
+fn exponents_of_formulas_do_not_train() {
+    let graph = GraphBuilder::new()
+        .input("x", FLOAT, &["4", "2"])
+        .floats("w", &[2, 3], &[0.5, -0.25, 0.75, 0.125, 0.3, -0.6])
+        .floats("val_2", &[1], &[2.0])
+        .floats("pool.p", &[1], &[3.0])
+        .node("MatMul", &["x", "w"], &["product"])
+        .node("Pow", &["product", "val_2"], &["squares"])
+        .node("Pow", &["squares", "pool.p"], &["logits"])
+        .output("logits", FLOAT, &["4", "3"]);
+    let model = Model::from_bytes(&graph.build()).unwrap();
+    assert_eq!(model.untrained_initializers().unwrap(), ["val_2"]);
+    let trained = |frozen: &str| {
+        let builder = Trainer::builder(&model).optimizer(Optimizer::sgd(0.5)).freeze(frozen);
+        let trainer = builder.build().unwrap();
+        let has_power = trainer.plan().launches().any(|launch| format!("{:?}", launch.kernel).contains("Power"));
+        (trainer.parameters().unwrap().into_keys().collect::<Vec<String>>(), has_power)
+    };
+    assert_eq!(trained("val_2"), (vec!["pool.p".to_string(), "w".to_string()], true));
+    assert_eq!(trained("pool.p"), (vec!["w".to_string()], false));
+}
+
 /// With PyTorch's older exporter, whatever is named like an attribute of the module is one.
 #[test]
 fn scalars_at_the_top_of_a_module_train() {

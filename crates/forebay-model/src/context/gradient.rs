@@ -94,6 +94,15 @@ impl GradientBuilder<'_> {
         matches!(node.operation, Operation::Kernel(Kernel::Cast(_))).then(|| node.inputs[0]).flatten()
     }
 
+    /// Returns whether a value, or what it was converted from, consists of a few known numbers that nothing changes and none of which is 0.
+    pub fn has_no_zero(&self, value: ValueId) -> bool {
+        let value = self.converted_from(value).unwrap_or(value);
+        let contents = self.graph.initializers.get(&value).filter(|_| self.graph.is_constant(value));
+        let Some(tensor) = contents.and_then(|contents| contents.small().ok().flatten()) else { return false };
+        let is_real = tensor.to_f64().map(|numbers| !numbers.contains(&0.0));
+        is_real.or_else(|| tensor.to_i64().map(|numbers| !numbers.contains(&0))).unwrap_or(false)
+    }
+
     /// Converts a value to another type; returns the value itself if it has that type.
     pub fn cast(&mut self, x: ValueId, ty: &TensorType) -> ValueId {
         if self.ty(x) == *ty {

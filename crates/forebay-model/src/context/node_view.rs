@@ -82,6 +82,17 @@ impl<'a> NodeView<'a> {
         }
     }
 
+    /// Returns the elements of input `i` as [`NodeView::constant`] does, but `None` if training may change them.
+    ///
+    /// # Errors
+    /// Fails if they are in a file that cannot be read.
+    pub fn unchanging(&self, i: usize) -> Result<Option<&'a Tensor>, ModelError> {
+        match self.node.inputs.get(i).copied().flatten() {
+            Some(value) if self.graph.is_constant(value) => self.constant(i),
+            _ => Ok(None),
+        }
+    }
+
     /// Returns the error for an input on which shapes or branches depend but whose elements are not known.
     fn unknown(&self, i: usize, value: ValueId) -> ModelError {
         ModelError::NeedsValue {

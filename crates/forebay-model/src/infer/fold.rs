@@ -139,6 +139,9 @@ pub(crate) fn alone(view: &NodeView) -> Graph {
             if let Some(contents) = view.graph.initializers.get(&value) {
                 graph.initializers.insert(id, contents.clone());
             }
+            if view.graph.constants.contains(&value) {
+                graph.constants.insert(id);
+            }
             id
         })
     };

@@ -82,9 +82,9 @@ impl Model {
     /// PyTorch's exporter marks the initializers that are parameters of the module or were computed from parameters. If it does, buffers do
     /// not train, and an unmarked initializer trains only if it is a weight of a product, a convolution or a recurrent network. Without
     /// such marks, a scalar trains only if it has the name of a module's attribute (at the top of the module, only in PyTorch's files);
-    /// other scalars are constants of formulas that an optimizer stored as initializers. Some exporters write all weights as `Constant`
-    /// nodes: if no initializer is a floating-point tensor of several elements, such constants train, except tables with at most two
-    /// distinct elements, which are masks.
+    /// other scalars are constants of formulas that an optimizer stored as initializers, and so are exponents of one element. Some
+    /// exporters write all weights as `Constant` nodes: if no initializer is a floating-point tensor of several elements, such constants
+    /// train, except tables with at most two distinct elements, which are masks.
     ///
     /// # Errors
     /// Fails if contents cannot be read.
@@ -114,12 +114,14 @@ impl Model {
             }));
             return Ok(graph);
         }
+        let exponents = used_only(&graph, |node, i| i == 1 && node.operation.name() == "Pow");
         let is_number = |id: &ValueId| {
             let contents = &graph.initializers[id];
             let name = &graph.value(*id).name;
             let is_attribute =
                 is_attribute(name) || (self.proto.producer_name() == "pytorch" && is_own_attribute(name));
-            contents.data_type().has_gradients() && contents.shape().is_empty() && !is_attribute
+            let is_exponent = contents.ty().count() == 1 && exponents.contains(id);
+            contents.data_type().has_gradients() && (contents.shape().is_empty() || is_exponent) && !is_attribute
         };
         let numbers: Vec<ValueId> = graph.initializers.keys().copied().filter(is_number).collect();
         graph.constants.extend(numbers);
@@ -239,9 +241,14 @@ fn multiplied(graph: &Graph) -> BTreeSet<ValueId> {
         let name = node.operation.name();
         i == 1 && PRODUCTS.contains(&name) || RECURRENT_WEIGHTS.contains(&i) && RECURRENT.contains(&name)
     };
+    used_only(graph, is_product)
+}
+
+/// Returns the values that nodes use, and only as inputs that a predicate accepts.
+fn used_only(graph: &Graph, accepts: impl Fn(&Node, usize) -> bool) -> BTreeSet<ValueId> {
     let uses = || graph.nodes.iter().flat_map(|node| node.inputs.iter().enumerate().map(move |use_| (node, use_)));
-    let wanted = |product: bool| {
-        let chosen = uses().filter(move |&(node, (i, _))| is_product(node, i) == product);
+    let wanted = |accepted: bool| {
+        let chosen = uses().filter(|&(node, (i, _))| accepts(node, i) == accepted);
         chosen.filter_map(|(_, (_, &input))| input).collect::<BTreeSet<ValueId>>()
     };
     wanted(true).difference(&wanted(false)).copied().collect()

@@ -1,13 +1,14 @@
 mod exporter;
 mod files;
+mod functions;
 
 use forebay_base::DataType;
 
 use super::proto::attribute_proto::AttributeType;
 use super::proto::tensor_proto::{DataLocation, DataType as OnnxType};
 use super::proto::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, SparseTensorProto, StringStringEntryProto,
-    TensorProto, TensorShapeProto, TypeProto, ValueInfoProto, tensor_shape_proto, type_proto,
+    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, SparseTensorProto,
+    StringStringEntryProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto, tensor_shape_proto, type_proto,
 };
 use super::*;
 use crate::graph::{Attribute, Dimension, Operation};

@@ -22,7 +22,7 @@ pub const ROWS: &[Operator] = &[
     composed!("Cos", |view| unary(view, UnaryOp::Cos)),
     composed!("Cosh", |view| unary(view, UnaryOp::Cosh)),
     composed!("Elu", |view| unary(view, UnaryOp::Elu { alpha: view.float("alpha", 1.0)? })),
-    composed!("Erf", |view| unary(view, UnaryOp::Erf)),
+    composed!("Erf", error_function),
     composed!("Exp", |view| unary(view, UnaryOp::Exp)),
     composed!("Floor", |view| unary(view, UnaryOp::Floor)),
     composed!("Gelu", gelu),
@@ -60,15 +60,43 @@ pub const ROWS: &[Operator] = &[
 fn unary(view: NodeView, op: UnaryOp) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
+    let is_of_all_numbers = match op {
+        UnaryOp::Abs | UnaryOp::Affine { .. } | UnaryOp::Relu | UnaryOp::Sign => true,
+        UnaryOp::Ceil | UnaryOp::Floor | UnaryOp::Round => true,
+        _ => false,
+    };
+    if x.ty.data_type.is_integer() && !is_of_all_numbers {
+        return Err(view.error(format!("operands of type {} are not supported", x.ty.data_type)));
+    }
     let y = c.unary(op, &x)?;
     c.finish(y)
 }
 
-/// max(0, x) + min(0, alpha (exp(x / alpha) - 1)), which is alpha elu(x / alpha).
+/// Integers are treated as real numbers.
+fn error_function(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let data_type = x.ty.data_type;
+    let real = c.cast(&x, if data_type.is_integer() { DataType::Float64 } else { data_type });
+    let y = c.unary(UnaryOp::Erf, &real)?;
+    let y = c.cast(&y, data_type);
+    c.finish(y)
+}
+
+/// max(0, x) + min(0, alpha (exp(x / alpha) - 1)), which is alpha elu(x / alpha) for a positive alpha.
 fn celu(view: NodeView) -> Result<Decomposition, ModelError> {
     let alpha = view.float("alpha", 1.0)?;
     let mut c = Composer::new(view);
     let x = c.input(0)?;
+    if alpha < 0.0 {
+        let above = c.unary(UnaryOp::Relu, &x)?;
+        let below = c.unary(UnaryOp::Clip { low: f32::NEG_INFINITY, high: 0.0 }, &x)?;
+        let scaled = c.affine(&below, 1.0 / alpha, 0.0)?;
+        let exponential = c.unary(UnaryOp::Exp, &scaled)?;
+        let below = c.affine(&exponential, alpha, -alpha)?;
+        let y = c.binary(BinaryOp::Add, &above, &below)?;
+        return c.finish(y);
+    }
     let scaled = c.affine(&x, 1.0 / alpha, 0.0)?;
     let elu = c.unary(UnaryOp::Elu { alpha: 1.0 }, &scaled)?;
     let y = c.affine(&elu, alpha, 0.0)?;
@@ -86,7 +114,8 @@ fn selu(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// The limits are attributes before opset 11 and inputs, which can be computed, from then on.
+/// The limits are attributes before opset 11 and inputs, which can be computed, from then on. The attributes' defaults are the outermost
+/// finite numbers of float32.
 fn clip(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
@@ -94,10 +123,11 @@ fn clip(view: NodeView) -> Result<Decomposition, ModelError> {
         if !view.has_input(i) {
             return view.float(name, default).map(Some);
         }
-        Ok(view.constant(i)?.and_then(|tensor| tensor.to_f32()).and_then(|values| values.first().copied()))
+        Ok(view.unchanging(i)?.and_then(|tensor| tensor.to_f32()).and_then(|values| values.first().copied()))
     };
-    let low = constant(1, "min", f32::NEG_INFINITY)?;
-    let high = constant(2, "max", f32::INFINITY)?;
+    let is_finite = view.version() < 11 && x.ty.data_type == DataType::Float32;
+    let (lowest, highest) = if is_finite { (f32::MIN, f32::MAX) } else { (f32::NEG_INFINITY, f32::INFINITY) };
+    let (low, high) = (constant(1, "min", lowest)?, constant(2, "max", highest)?);
     if let (Some(low), Some(high), true) = (low, high, x.ty.data_type == DataType::Float32) {
         // Like NumPy, ONNX returns the upper limit if the lower one is above it.
         let y = c.unary(UnaryOp::Clip { low: low.min(high), high }, &x)?;
@@ -184,10 +214,14 @@ fn softsign(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// max(x, 0) + slope min(x, 0); the slope broadcasts to x.
+/// max(x, 0) + slope min(x, 0); the slope broadcasts to x. Before opset 7, a slope of one dimension has one element per channel.
 fn prelu(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
-    let (x, slope) = (c.input(0)?, c.input(1)?);
+    let (x, mut slope) = (c.input(0)?, c.input(1)?);
+    if let (true, &[channels], 3..) = (view.version() < 7, slope.ty.shape.as_slice(), x.ty.shape.len()) {
+        let shape = [vec![channels], vec![1; x.ty.shape.len() - 2]].concat();
+        slope = c.reshape(&slope, &shape)?;
+    }
     let above = c.unary(UnaryOp::Relu, &x)?;
     let below = c.unary(UnaryOp::Clip { low: f32::NEG_INFINITY, high: 0.0 }, &x)?;
     let scaled = c.binary(BinaryOp::Multiply, &below, &slope)?;
@@ -209,20 +243,20 @@ fn thresholded_relu(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// x - bias for x > lambd, x + bias for x < -lambd, else 0. Integers are treated as real numbers.
+/// x + bias for x < -lambd, else x - bias for x > lambd, else 0. Integers are treated as real numbers.
 fn shrink(view: NodeView) -> Result<Decomposition, ModelError> {
     let (threshold, bias) = (view.float("lambd", 0.5)?, view.float("bias", 0.0)?);
     let mut c = Composer::new(view);
     let x = c.input(0)?;
-    let real = if x.ty.data_type.is_float() { x.clone() } else { c.cast(&x, DataType::Float32) };
+    let real = if x.ty.data_type.is_float() { x.clone() } else { c.cast(&x, DataType::Float64) };
     let data_type = real.ty.data_type;
     let (above, below) = (c.scalar(data_type, f64::from(threshold))?, c.scalar(data_type, f64::from(-threshold))?);
     let zero = c.scalar(data_type, 0.0)?;
     let is_above = c.binary(BinaryOp::Greater, &real, &above)?;
     let is_below = c.binary(BinaryOp::Less, &real, &below)?;
     let (less, more) = (c.affine(&real, 1.0, -bias)?, c.affine(&real, 1.0, bias)?);
-    let y = c.select(&is_below, &more, &zero)?;
-    let y = c.select(&is_above, &less, &y)?;
+    let y = c.select(&is_above, &less, &zero)?;
+    let y = c.select(&is_below, &more, &y)?;
     let y = c.cast(&y, x.ty.data_type);
     c.finish(y)
 }

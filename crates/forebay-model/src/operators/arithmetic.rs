@@ -4,6 +4,7 @@ use forebay_base::kernel::{BinaryOp, UnaryOp};
 use forebay_base::{DataType, Tensor};
 
 use super::decomposition::{Composer, Decomposition, Part, composed};
+use super::shapes::broadcast_shapes;
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
 
@@ -38,22 +39,62 @@ pub const ROWS: &[Operator] = &[
 fn binary(view: NodeView, op: BinaryOp) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (a, b) = (c.input(0)?, c.input(1)?);
+    let b = aligned(&c, &a, b)?;
     let y = c.binary(op, &a, &b)?;
     c.finish(y)
+}
+
+/// The second operand, in a shape that broadcasts to the first one's. Before opset 7, operands of different shapes require attribute
+/// `broadcast`, and the second one's dimensions are those of the first one from its axis `axis` on, or the last ones.
+fn aligned(c: &Composer, a: &Part, b: Part) -> Result<Part, ModelError> {
+    let view = c.view;
+    if view.version() >= 7 || a.ty.shape == b.ty.shape {
+        return Ok(b);
+    }
+    if view.int("broadcast", 0)? == 0 {
+        let reason = format!(
+            "operands {} and {} differ in shape, which requires attribute broadcast to be 1 in opset {}",
+            a.ty,
+            b.ty,
+            view.version()
+        );
+        return Err(view.error(reason));
+    }
+    if b.ty.count() == 1 {
+        return c.reshape(&b, &[]);
+    }
+    let (rank, own) = (a.ty.shape.len(), b.ty.shape.len());
+    let axis = match view.attribute("axis") {
+        Some(_) => view.axis(view.int("axis", 0)?, rank)?,
+        None => rank.saturating_sub(own),
+    };
+    let shape = rank.checked_sub(axis + own).map(|after| [b.ty.shape.as_slice(), &vec![1; after]].concat());
+    let fits = |shape: &Vec<u64>| broadcast_shapes(&view, &a.ty.shape, shape).is_ok_and(|both| both == a.ty.shape);
+    let shape = shape.filter(fits);
+    let shape =
+        shape.ok_or_else(|| view.error(format!("{} does not broadcast to {} from axis {axis} on", b.ty, a.ty)))?;
+    c.reshape(&b, &shape)
 }
 
 fn variadic(view: NodeView, op: BinaryOp) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let y = fold(&mut c, op)?;
+    let y = c.cast(&y, view.input_type(0)?.data_type);
     c.finish(y)
 }
 
-/// All inputs, combined from left to right.
+/// All inputs, combined from left to right. Nothing is rounded to 16 bits between the steps: several inputs of such types become float32.
 fn fold(c: &mut Composer, op: BinaryOp) -> Result<Part, ModelError> {
-    let mut y = c.input(0)?;
+    let first = c.input(0)?;
+    let (own, wide) = (first.ty.data_type, first.ty.data_type.computed_in());
+    let mut y = first;
     for i in 1..c.view.node.inputs.len() {
         let x = c.input(i)?;
-        y = c.binary(op, &y, &x)?;
+        if x.ty.data_type != own {
+            return Err(c.view.error(format!("input {i} is {}, but input 0 is of type {own}", x.ty)));
+        }
+        let (left, right) = (c.cast(&y, wide), c.cast(&x, wide));
+        y = c.binary(op, &left, &right)?;
     }
     Ok(y)
 }
@@ -61,7 +102,14 @@ fn fold(c: &mut Composer, op: BinaryOp) -> Result<Part, ModelError> {
 fn mean(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let sum = fold(&mut c, BinaryOp::Add)?;
-    let y = c.affine(&sum, 1.0 / view.node.inputs.len() as f32, 0.0)?;
+    let count = view.node.inputs.len();
+    let y = if sum.ty.data_type == DataType::Float64 {
+        let count = c.scalar(DataType::Float64, count as f64)?;
+        c.binary(BinaryOp::Divide, &sum, &count)?
+    } else {
+        c.affine(&sum, 1.0 / count as f32, 0.0)?
+    };
+    let y = c.cast(&y, view.input_type(0)?.data_type);
     c.finish(y)
 }
 
@@ -90,8 +138,8 @@ fn bit_shift(view: NodeView) -> Result<Decomposition, ModelError> {
         "RIGHT" if is_signed => {
             let mut c = Composer::new(view);
             let (x, count) = (c.input(0)?, c.input(1)?);
-            let largest = c.integers(data_type, &[1], &[8 * data_type.size_bytes() as i64 - 1])?;
-            let zero = c.integers(data_type, &[1], &[0])?;
+            let largest = c.scalar(data_type, (8 * data_type.size_bytes() - 1) as f64)?;
+            let zero = c.scalar(data_type, 0.0)?;
             let is_negative = c.binary(BinaryOp::Less, &count, &zero)?;
             let count = c.select(&is_negative, &largest, &count)?;
             let count = c.binary(BinaryOp::Minimum, &count, &largest)?;
@@ -120,7 +168,8 @@ fn bitwise_not(view: NodeView) -> Result<Decomposition, ModelError> {
 fn power(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (base, exponent) = (c.input(0)?, c.input(1)?);
-    let constant = view.constant(1)?.filter(|tensor| tensor.count() == 1).and_then(number);
+    let exponent = aligned(&c, &base, exponent)?;
+    let constant = view.unchanging(1)?.filter(|tensor| tensor.count() == 1).and_then(number);
     let is_plain = exponent.ty.shape.iter().all(|&size| size == 1) && exponent.ty.shape.len() <= base.ty.shape.len();
     if let Some(number) = constant.filter(|_| is_plain && base.ty.data_type.is_float()) {
         let y = match number {
@@ -142,15 +191,16 @@ fn power(view: NodeView) -> Result<Decomposition, ModelError> {
             return c.finish(y);
         }
     }
-    if base.ty.data_type.is_integer() && exponent.ty.data_type.is_float() {
-        // Results that are not integers are truncated.
-        let real = c.cast(&base, exponent.ty.data_type);
-        let power = c.binary(BinaryOp::Power, &real, &exponent)?;
-        let y = c.cast(&power, base.ty.data_type);
-        return c.finish(y);
-    }
-    let exponent = c.cast(&exponent, base.ty.data_type);
-    let y = c.binary(BinaryOp::Power, &base, &exponent)?;
+    let data_type = base.ty.data_type;
+    // An exponent is not rounded to 16 bits, and an integer base only beyond 53 bits. Results that are not integers are truncated.
+    let wide = match exponent.ty.data_type {
+        other if data_type.is_integer() && other.is_float() => DataType::Float64,
+        other if other != data_type => data_type.computed_in(),
+        _ => data_type,
+    };
+    let (base, exponent) = (c.cast(&base, wide), c.cast(&exponent, wide));
+    let power = c.binary(BinaryOp::Power, &base, &exponent)?;
+    let y = c.cast(&power, data_type);
     c.finish(y)
 }
 

@@ -44,22 +44,32 @@ fn constant_of_shape(view: NodeView) -> Result<Decomposition, ModelError> {
     let sizes = view.constant_ints(0)?;
     let sizes = sizes.iter().map(|&value| size(&view, "a size", value)).collect::<Result<Vec<_>, _>>()?;
     product(&view, &sizes)?;
-    let (data_type, value) = match view.attribute("value") {
-        None => (DataType::Float32, 0.0),
-        Some(Attribute::Tensor(tensor)) if tensor.count() == 1 => {
-            let float = tensor.to_f32().map(|values| f64::from(values[0]));
-            let integer = || tensor.to_i64().map(|values| values[0] as f64);
-            let value = float.or_else(integer);
-            (
-                tensor.data_type(),
-                value.ok_or_else(|| view.error(format!("a value of type {} is not supported", tensor.data_type())))?,
-            )
-        }
+    let value = match view.attribute("value") {
+        None => Tensor::from_f32(&[], &[0.0]),
+        Some(Attribute::Tensor(tensor)) if tensor.count() == 1 => tensor.clone(),
         Some(_) => return Err(view.error("attribute value must be a tensor of one element")),
     };
+    let ty = TensorType::new(value.data_type(), &sizes);
     let mut c = Composer::new(view);
-    let y = c.kernel(Kernel::Fill { value }, &[], TensorType::new(data_type, &sizes));
+    let y = match exact_number(&value) {
+        Some(value) => c.kernel(Kernel::Fill { value }, &[], ty),
+        None => {
+            let value = c.constant(value);
+            let value = c.reshape(&value, &[])?;
+            c.expand(&value, &sizes)?
+        }
+    };
     c.finish(y)
+}
+
+/// The first number of a tensor as float64, if that represents it exactly.
+pub(super) fn exact_number(tensor: &Tensor) -> Option<f64> {
+    let Some(integers) = tensor.to_i64() else { return tensor.to_f64()?.first().copied() };
+    let &integer = integers.first()?;
+    let number = integer as f64;
+    // Numbers of uint64 from 2^63 on are negative here.
+    let is_right = integer >= 0 || tensor.data_type() != DataType::UInt64;
+    (is_right && number as i128 == i128::from(integer)).then_some(number)
 }
 
 /// start, start + delta, .. up to but not including limit.

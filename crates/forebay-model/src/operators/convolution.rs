@@ -84,8 +84,14 @@ pub(super) fn window(
             other => return Err(view.error(format!("unknown value '{other}' of attribute auto_pad"))),
         }
         let padded = input[i].checked_add(pads_begin[i]).and_then(|size| size.checked_add(pads_end[i]));
-        let free = padded.and_then(|padded| padded.checked_sub(taps)).ok_or_else(error)?;
-        let mut steps = if ceil { free.div_ceil(strides[i]) } else { free / strides[i] };
+        let padded = padded.ok_or_else(error)?;
+        let mut steps = match padded.checked_sub(taps) {
+            Some(free) if ceil => free.div_ceil(strides[i]),
+            Some(free) => free / strides[i],
+            // Rounding up leaves one window if it reaches less than a stride beyond the input.
+            None if ceil && padded > 0 && taps - padded < strides[i] => 0,
+            None => return Err(error()),
+        };
         // A last window that would start in the padding after the input is omitted.
         if ceil && steps > 0 && steps * strides[i] >= input[i].saturating_add(pads_begin[i]) {
             steps -= 1;

@@ -4,7 +4,7 @@ use forebay_base::Kernel;
 use forebay_base::kernel::BinaryOp;
 
 use super::convolution::{groups, per_dimension};
-use super::decomposition::{Composer, Decomposition, composed};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::sampling::{self, Polynomials};
 use super::shapes::{product, size};
 use crate::error::ModelError;
@@ -22,7 +22,9 @@ fn deformable_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     let d = x.ty.shape.len().saturating_sub(2);
     let refuse = || view.error(format!("input {}, weight {} and offsets {} do not match", x.ty, w.ty, offsets.ty));
     let ranks_fit = (1..=3).contains(&d) && [&w, &offsets].iter().all(|part| part.ty.shape.len() == d + 2);
-    if !ranks_fit || [&x, &w, &offsets].iter().any(|part| part.ty.shape.contains(&0)) {
+    // Only the batch may be empty.
+    let is_empty = |part: &Part, i: usize| part.ty.shape.iter().skip(i).any(|&size| size == 0);
+    if !ranks_fit || is_empty(&x, 1) || is_empty(&w, 0) || is_empty(&offsets, 1) {
         return Err(refuse());
     }
     let group_count = groups(&view)?;
@@ -42,6 +44,11 @@ fn deformable_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     let strides = per_dimension(&view, "strides", d, 1, 1)?;
     let dilations = per_dimension(&view, "dilations", d, 1, 1)?;
     let pads = per_dimension(&view, "pads", 2 * d, 0, 0)?;
+    let shape = [&[n, filters], &offsets.ty.shape[2..]].concat();
+    if n == 0 {
+        let y = sampling::nothing(&mut c, x.ty.data_type, &shape);
+        return c.finish(y);
+    }
     let images = product(&view, &[n, offset_groups])?;
     let elements = product(&view, &x.ty.shape[2..])?;
     sampling::require_few(&c, &[images])?;
@@ -86,9 +93,9 @@ fn deformable_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     let terms = channels / group_count * taps;
     let columns = c.reshape(&columns, &[n, group_count, terms, places])?;
     let weights = c.reshape(&w, &[1, group_count, filters / group_count, terms])?;
-    let shape = [n, group_count, filters / group_count, places];
-    let y = super::products::product(&mut c, (&weights, false), (&columns, false), &shape)?;
-    let mut y = c.reshape(&y, &[&[n, filters], &offsets.ty.shape[2..]].concat())?;
+    let by_group = [n, group_count, filters / group_count, places];
+    let y = super::products::product(&mut c, (&weights, false), (&columns, false), &by_group)?;
+    let mut y = c.reshape(&y, &shape)?;
     if view.has_input(3) {
         let bias = c.input(3)?;
         let mut shape = vec![1; d + 1];

@@ -48,9 +48,11 @@ fn einsum(view: NodeView) -> Result<Decomposition, ModelError> {
         return Err(view.error(reason));
     }
     let mut operands = Vec::with_capacity(terms.len());
+    let mut written = Vec::new();
     for (i, term) in terms.iter().enumerate() {
         let part = c.input(i)?;
         let labels = labels(&view, term, part.ty.shape.len())?;
+        written.extend_from_slice(&labels);
         operands.push(without_diagonals(&mut c, Labelled { labels, part })?);
     }
     let result = match right {
@@ -64,7 +66,7 @@ fn einsum(view: NodeView) -> Result<Decomposition, ModelError> {
             let letters = right.replace("...", "").chars().count();
             labels(&view, right, letters + if right.contains("...") { count } else { 0 })?
         }
-        None => implied(&operands),
+        None => implied(written),
     };
     if let Some(label) = result.iter().find(|label| !operands.iter().any(|one| one.labels.contains(label))) {
         return Err(view.error(format!("{label:?} of the result is not in any operand of '{equation}'")));
@@ -108,9 +110,9 @@ fn labels(view: &NodeView, term: &str, rank: usize) -> Result<Vec<Label>, ModelE
     Ok(own.chain(after.unwrap_or("").chars().map(Label::Letter)).collect())
 }
 
-/// The result of an equation without an arrow: the ellipsis, then the letters that occur once, in alphabetical order.
-fn implied(operands: &[Labelled]) -> Vec<Label> {
-    let mut all: Vec<Label> = operands.iter().flat_map(|one| one.labels.iter().copied()).collect();
+/// The result of an equation without an arrow, of all labels to its left: the ellipsis, then the letters that occur once, in alphabetical
+/// order.
+fn implied(mut all: Vec<Label>) -> Vec<Label> {
     all.sort_unstable();
     let occurs = |label: &Label| all.iter().filter(|own| *own == label).count();
     let mut result: Vec<Label> =

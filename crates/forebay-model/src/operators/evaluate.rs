@@ -5,6 +5,7 @@
 
 mod indices;
 
+use forebay_base::data_type::NumberKind;
 use forebay_base::kernel::{BinaryOp, PadMode, ReduceOp, UnaryOp};
 use forebay_base::{DataType, Kernel, Tensor, narrow};
 
@@ -41,7 +42,7 @@ pub(super) fn run(action: &Action, operands: &[Tensor], output: &TensorType) -> 
             }
             Kernel::Pad { begins, mode: PadMode::Constant(value) } => pad(operand(0)?, begins, *value, output),
             Kernel::Fill { value } => Elements::filled(*value, output)?.write(output),
-            Kernel::Cast(_) => Elements::read(operand(0)?)?.cast(output.data_type).write(output),
+            Kernel::Cast(_) => Elements::read(operand(0)?)?.cast(output.data_type)?.write(output),
             Kernel::Unary(op) => Elements::read(operand(0)?)?.unary(*op)?.write(output),
             Kernel::Binary { op, .. } => binary(*op, operand(0)?, operand(1)?, output),
             Kernel::Select => select(operands, output),
@@ -82,15 +83,24 @@ impl Elements {
         })
     }
 
-    /// Converts as C and NumPy do; to bool by comparison with 0.
-    fn cast(self, to: DataType) -> Elements {
-        match (self, to) {
+    /// Converts as the devices do: real numbers saturate, integers wrap, and bool is a comparison with 0. Real numbers that uint64 holds
+    /// but int64 does not are not converted here.
+    fn cast(self, to: DataType) -> Option<Elements> {
+        Some(match (self, to) {
             (Elements::Integers(v), DataType::Bool) => Elements::Integers(v.iter().map(|&v| (v != 0) as i64).collect()),
             (Elements::Floats(v), DataType::Bool) => Elements::Integers(v.iter().map(|&v| (v != 0.0) as i64).collect()),
+            // Rounded once, not to float64 first.
+            (Elements::Integers(v), DataType::Float32) => {
+                Elements::Floats(v.iter().map(|&v| f64::from(v as f32)).collect())
+            }
             (Elements::Integers(v), to) if to.is_float() => Elements::Floats(v.iter().map(|&v| v as f64).collect()),
-            (Elements::Floats(v), to) if !to.is_float() => Elements::Integers(v.iter().map(|&v| v as i64).collect()),
+            (Elements::Floats(v), DataType::UInt64) if v.iter().any(|&v| v >= i64::MAX as f64) => return None,
+            (Elements::Floats(v), to) if !to.is_float() => {
+                let (low, high) = limits(to);
+                Elements::Integers(v.iter().map(|&v| (v as i64).clamp(low, high)).collect())
+            }
             (elements, _) => elements,
-        }
+        })
     }
 
     /// Rounds to the type; integers wrap.
@@ -129,6 +139,16 @@ impl Elements {
             }
             _ => None,
         }
+    }
+}
+
+/// The smallest and the largest int64 to which real numbers saturate when they become integers of this type. Narrow types wrap instead.
+fn limits(data_type: DataType) -> (i64, i64) {
+    let spare_bits = 64 - 8 * data_type.size_bytes();
+    match data_type.kind() {
+        _ if data_type.is_narrow() => (i64::MIN, i64::MAX),
+        NumberKind::Signed => (i64::MIN >> spare_bits, i64::MAX >> spare_bits),
+        _ => (0, (u64::MAX >> spare_bits).min(i64::MAX as u64) as i64),
     }
 }
 

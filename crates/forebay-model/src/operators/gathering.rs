@@ -42,7 +42,7 @@ fn one_hot(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (indices, values) = (c.input(0)?, c.input(2)?);
     let depth = view.needed(1)?;
-    let depth = match (depth.to_i64(), depth.to_f32()) {
+    let depth = match (depth.to_i64(), depth.to_f64()) {
         (Some(depth), _) if depth.len() == 1 => size(&view, "the depth", depth[0])?,
         (_, Some(depth)) if depth.len() == 1 => size(&view, "the depth", depth[0] as i64)?,
         _ => return Err(view.error("the depth must be a single number")),

@@ -32,7 +32,10 @@ fn grid_sample(view: NodeView) -> Result<Decomposition, ModelError> {
         && grid.ty.shape[0] == x.ty.shape[0]
         && grid.ty.shape.last() == Some(&(dimensions as u64))
         && grid.ty.data_type.is_float();
-    if !fits || x.ty.shape.contains(&0) {
+    let shape: Vec<u64> =
+        x.ty.shape.iter().take(2).chain(grid.ty.shape.iter().skip(1).take(dimensions)).copied().collect();
+    let is_empty = shape.contains(&0);
+    if !fits || (x.ty.shape.contains(&0) && !is_empty) {
         return Err(view.error(format!("the grid {} does not match the input {}", grid.ty, x.ty)));
     }
     let sampler = Sampler {
@@ -53,6 +56,10 @@ fn grid_sample(view: NodeView) -> Result<Decomposition, ModelError> {
         },
         align_corners: view.int("align_corners", 0)? != 0,
     };
+    if is_empty {
+        let y = sampling::nothing(&mut c, x.ty.data_type, &shape);
+        return c.finish(y);
+    }
     let n = x.ty.shape[0];
     let places = grid.ty.shape[1..=dimensions].to_vec();
     let place_count = product(&view, &places)?;

@@ -81,7 +81,7 @@ pub(super) fn element_numbers(
     let strides = packed_strides(sizes);
     let (outer, inner) = (product(&c.view, &shape[..axis])?, product(&c.view, &shape[axis + 1..])?);
     let block = [outer, shape[axis], inner];
-    let is_checked_later = product(&c.view, sizes)? == sizes[axis];
+    let is_checked_later = (0..sizes.len()).all(|own| own == axis || sizes[own] == 1);
     let mut numbers = match strides[axis] {
         1 if is_known || is_checked_later => indices.clone(),
         stride => offsets(c, indices, sizes[axis], stride)?,

@@ -34,12 +34,20 @@ pub(super) fn general_product(c: &mut Composer) -> Result<Part, ModelError> {
     }
     let output = TensorType::new(a.ty.data_type, &[m, n]);
     let (alpha, beta) = (view.float("alpha", 1.0)?, view.float("beta", 1.0)?);
+    let mut summand = None;
+    if view.has_input(2) {
+        let part = c.input(2)?;
+        if broadcast_shapes(&view, &part.ty.shape, &output.shape)? != output.shape {
+            return Err(view.error(format!("the summand {} does not broadcast to {output}", part.ty)));
+        }
+        // As in BLAS, a factor of 0 leaves the summand out, whatever it contains.
+        summand = Some(part).filter(|_| beta != 0.0);
+    }
     let is_kernel = Kernel::product(transpose_a, transpose_b).facts().types.include(a.ty.data_type);
     if !is_kernel || k == 0 {
         let y = products::product(c, (&a, transpose_a), (&b, transpose_b), &output.shape)?;
         let mut y = if alpha == 1.0 { y } else { c.affine(&y, alpha, 0.0)? };
-        if view.has_input(2) {
-            let summand = c.input(2)?;
+        if let Some(summand) = summand {
             let summand = if beta == 1.0 { summand } else { c.affine(&summand, beta, 0.0)? };
             let summand = c.expand(&summand, &output.shape)?;
             y = c.binary(BinaryOp::Add, &y, &summand)?;
@@ -54,14 +62,8 @@ pub(super) fn general_product(c: &mut Composer) -> Result<Part, ModelError> {
         activation: Activation::None,
         part: ProductPart::Whole,
     };
-    if !view.has_input(2) {
-        return Ok(c.kernel(kernel, &[&a, &b], output));
-    }
-    let summand = c.input(2)?;
-    if broadcast_shapes(&view, &summand.ty.shape, &output.shape)? != output.shape {
-        return Err(view.error(format!("the summand {} does not broadcast to {output}", summand.ty)));
-    }
-    Ok(c.kernel(kernel, &[&a, &b, &summand], output))
+    let reads: Vec<&Part> = [&a, &b].into_iter().chain(&summand).collect();
+    Ok(c.kernel(kernel, &reads, output))
 }
 
 /// NumPy's matmul: the last two dimensions are multiplied, the preceding ones are broadcast, and a vector is a row on the left and a column

@@ -33,6 +33,12 @@ fn order(view: &NodeView) -> Result<f64, ModelError> {
     }
 }
 
+/// The input in a type that can store powers of its elements.
+fn wide(c: &mut Composer) -> Result<Part, ModelError> {
+    let x = c.input(0)?;
+    Ok(c.cast(&x, x.ty.data_type.computed_in()))
+}
+
 /// |x|^p.
 fn to_power(c: &mut Composer, x: &Part, p: f64) -> Result<Part, ModelError> {
     if p == 2.0 {
@@ -46,11 +52,22 @@ fn to_power(c: &mut Composer, x: &Part, p: f64) -> Result<Part, ModelError> {
     c.binary(BinaryOp::Power, &magnitude, &exponent)
 }
 
-/// x^(1 / p).
+/// x^(1 / p). In training, the root of 0 is a constant: its gradient is infinite, but that of a norm is taken to be 0.
 fn root(c: &mut Composer, x: &Part, p: f64) -> Result<Part, ModelError> {
     if p == 1.0 {
         return Ok(x.clone());
     }
+    if !c.view.graph.has_backward() {
+        return plain_root(c, x, p);
+    }
+    let (zero, one) = (c.floats(x.ty.data_type, &[], &[0.0])?, c.floats(x.ty.data_type, &[], &[1.0])?);
+    let is_zero = c.binary(BinaryOp::Equal, x, &zero)?;
+    let positive = c.select(&is_zero, &one, x)?;
+    let y = plain_root(c, &positive, p)?;
+    c.select(&is_zero, &zero, &y)
+}
+
+fn plain_root(c: &mut Composer, x: &Part, p: f64) -> Result<Part, ModelError> {
     if p == 2.0 {
         return c.unary(UnaryOp::Sqrt, x);
     }
@@ -61,7 +78,7 @@ fn root(c: &mut Composer, x: &Part, p: f64) -> Result<Part, ModelError> {
 /// The norm of each window: the mean of its elements' powers, times their number.
 fn lp_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
-    let x = c.input(0)?;
+    let x = wide(&mut c)?;
     let p = order(&view)?;
     let (window, ty) = described(&view, &x)?;
     let mut counts = vec![1.0];
@@ -81,13 +98,14 @@ fn lp_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     let counts = c.floats(x.ty.data_type, &ty.shape[2..], &counts)?;
     let sums = c.binary(BinaryOp::Multiply, &means, &counts)?;
     let y = root(&mut c, &sums, p)?;
+    let y = c.cast(&y, view.input_type(0)?.data_type);
     c.finish(y)
 }
 
 /// The norm of each channel of each image.
 fn global_lp_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
-    let x = c.input(0)?;
+    let x = wide(&mut c)?;
     let p = order(&view)?;
     spatial(&view, "the input", &x.ty)?;
     let axes: Vec<usize> = (2..x.ty.shape.len()).collect();
@@ -98,5 +116,6 @@ fn global_lp_pool(view: NodeView) -> Result<Decomposition, ModelError> {
         let sum = c.reduce(ReduceOp::Sum, &axes, &powers)?;
         root(&mut c, &sum, p)?
     };
+    let y = c.cast(&y, view.input_type(0)?.data_type);
     c.finish(y)
 }

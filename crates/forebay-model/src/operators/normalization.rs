@@ -1,7 +1,7 @@
 //! Normalisations.
 
-use forebay_base::Kernel;
 use forebay_base::kernel::{Activation, BinaryOp, ReduceOp, UnaryOp};
+use forebay_base::{DataType, Kernel};
 
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::{axes, product};
@@ -23,7 +23,12 @@ pub const ROWS: &[Operator] = &[
 
 fn batch_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
-    let parts = (0..5).map(|i| c.input(i)).collect::<Result<Vec<Part>, _>>()?;
+    let mut parts = (0..5).map(|i| c.input(i)).collect::<Result<Vec<Part>, _>>()?;
+    let shape = parts[0].ty.shape.clone();
+    if let &[batch] = shape.as_slice() {
+        // Without other axes, there is one channel.
+        parts[0] = c.reshape(&parts[0], &[batch, 1])?;
+    }
     let x = &parts[0];
     if view.int("spatial", 1)? == 0 {
         return Err(view.error("attribute spatial = 0 (statistics per element) is not supported"));
@@ -33,14 +38,22 @@ fn batch_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     if view.int("training_mode", 0)? == 0 {
         let reads: Vec<&Part> = parts.iter().collect();
         let y = c.kernel(Kernel::BatchNormalization { epsilon, activation }, &reads, x.ty.clone());
+        let y = c.reshape(&y, &shape)?;
+        if view.version() < 14 {
+            // Exporters write the outputs of training here as well: the statistics after and of the step, which stay as they are.
+            let statistics = [&parts[3], &parts[4], &parts[3], &parts[4]];
+            return c.finish_all([&y].into_iter().chain(statistics).cloned().collect());
+        }
         return c.finish(y);
     }
     let batch = batch_normalized(&mut c, x, [&parts[1], &parts[2]], epsilon, 1);
-    let statistic = batch[1].ty.clone();
     let kernel = Kernel::RunningStatistics { momentum: view.float("momentum", 0.9)?, correction: 1.0 };
-    let mean = c.kernel(kernel.clone(), &[&parts[3], &batch[1]], statistic.clone());
-    let variance = c.kernel(kernel, &[&parts[4], &batch[2]], statistic);
-    c.finish_all(vec![batch[0].clone(), mean, variance])
+    let mut outputs = vec![c.reshape(&batch[0], &shape)?];
+    for (running, of_batch) in parts[3..].iter().zip(&batch[1..]) {
+        let of_batch = c.cast(of_batch, running.ty.data_type.computed_in());
+        outputs.push(c.kernel(kernel.clone(), &[running, &of_batch], running.ty.clone()));
+    }
+    c.finish_all(outputs)
 }
 
 /// Rejects parts that do not have one element for every channel of x.
@@ -57,8 +70,8 @@ fn check_channels<'a>(view: &NodeView, x: &Part, parts: impl IntoIterator<Item =
 /// x normalised by its own statistics per group of channels, with scale and bias, followed by its means and variances.
 fn batch_normalized(c: &mut Composer, x: &Part, [scale, bias]: [&Part; 2], epsilon: f32, group_size: u64) -> Vec<Part> {
     let kernel = Kernel::BatchNormalizationTraining { epsilon, activation: Activation::None, group_size };
-    let types = [&x.ty, &scale.ty, &scale.ty].map(|ty| TensorType::new(x.ty.data_type, &ty.shape));
-    c.kernels(kernel, &[x, scale, bias], &types)
+    let statistics = TensorType::new(x.ty.data_type.computed_in(), &scale.ty.shape);
+    c.kernels(kernel, &[x, scale, bias], &[x.ty.clone(), statistics.clone(), statistics])
 }
 
 fn layer_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
@@ -66,17 +79,23 @@ fn layer_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let (x, scale) = (c.input(0)?, c.input(1)?);
     let axis = view.axis(view.int("axis", -1)?, x.ty.shape.len())?;
     let bias = if view.has_input(2) { Some(c.input(2)?) } else { None };
-    let outputs = layer_normalized(&mut c, &x, &scale, bias.as_ref(), axis)?;
-    c.finish_all(outputs.to_vec())
+    let [y, mean, deviation] = layer_normalized(&mut c, &x, &scale, bias.as_ref(), axis, view.float("epsilon", 1e-5)?)?;
+    let stash_type = match view.int("stash_type", 1)? {
+        16 => DataType::BFloat16,
+        _ => DataType::Float32,
+    };
+    let (mean, deviation) = (c.cast(&mean, stash_type), c.cast(&deviation, stash_type));
+    c.finish_all(vec![y, mean, deviation])
 }
 
-/// x normalised from an axis on, with scale and bias, followed by its means and inverse deviations.
+/// x normalised from an axis on, with scale and bias, followed by its means and inverse deviations, which do not have 16 bits.
 pub(super) fn layer_normalized(
     c: &mut Composer,
     x: &Part,
     scale: &Part,
     bias: Option<&Part>,
     axis: usize,
+    epsilon: f32,
 ) -> Result<[Part; 3], ModelError> {
     let view = c.view;
     let normalized = x.ty.shape[axis..].to_vec();
@@ -85,9 +104,9 @@ pub(super) fn layer_normalized(
         Some(bias) => Some(c.expand(bias, &normalized)?),
         None => None,
     };
-    let statistics = TensorType::new(x.ty.data_type, &[product(&view, &x.ty.shape[..axis])?]);
+    let statistics = TensorType::new(x.ty.data_type.computed_in(), &[product(&view, &x.ty.shape[..axis])?]);
     let types = [x.ty.clone(), statistics.clone(), statistics];
-    let kernel = Kernel::LayerNormalization { axis, epsilon: view.float("epsilon", 1e-5)? };
+    let kernel = Kernel::LayerNormalization { axis, epsilon };
     let reads: Vec<&Part> = [Some(x), Some(&scale), bias.as_ref()].into_iter().flatten().collect();
     let outputs = c.kernels(kernel, &reads, &types);
     let mut shape = x.ty.shape.clone();
@@ -106,7 +125,7 @@ fn standardized_rows(c: &mut Composer, x: &Part, row_count: u64, epsilon: f32) -
     let rows = c.reshape(x, &[row_count, size])?;
     let data_type = x.ty.data_type;
     let ones = c.kernel(Kernel::Fill { value: 1.0 }, &[], TensorType::new(data_type, &[size]));
-    let statistics = TensorType::new(data_type, &[row_count]);
+    let statistics = TensorType::new(data_type.computed_in(), &[row_count]);
     let types = [rows.ty.clone(), statistics.clone(), statistics];
     Ok(c.kernels(Kernel::LayerNormalization { axis: 1, epsilon }, &[&rows, &ones], &types).remove(0))
 }
@@ -128,6 +147,9 @@ fn instance_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let x = c.input(0)?;
     if x.ty.shape.len() < 3 {
         return Err(view.error(format!("the input {} has no spatial dimensions", x.ty)));
+    }
+    if x.ty.shape.contains(&0) {
+        return c.finish(x);
     }
     let epsilon = view.float("epsilon", 1e-5)?;
     if x.ty.shape[0] == 1 {
@@ -153,6 +175,9 @@ fn group_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     };
     if groups == 0 || channels % groups != 0 {
         return Err(view.error(format!("cannot split {channels} channels into {groups} groups")));
+    }
+    if x.ty.shape.contains(&0) {
+        return c.finish(x);
     }
     let epsilon = view.float("epsilon", 1e-5)?;
     if batch == 1 {
@@ -186,26 +211,36 @@ fn root_mean_square_normalization(view: NodeView) -> Result<Decomposition, Model
     let mut c = Composer::new(view);
     let (x, scale) = (c.input(0)?, c.input(1)?);
     let axis = view.axis(view.int("axis", -1)?, x.ty.shape.len())?;
-    let (normalized, _) = root_mean_square(&mut c, &x, axis)?;
-    let y = c.binary(BinaryOp::Multiply, &normalized, &scale)?;
+    let (y, _) = root_mean_square_normalized(&mut c, &x, &scale, axis, view.float("epsilon", 1e-5)?)?;
     c.finish(y)
 }
 
-/// x / sqrt(mean(x^2) + epsilon) from an axis on, and that root.
-pub(super) fn root_mean_square(c: &mut Composer, x: &Part, axis: usize) -> Result<(Part, Part), ModelError> {
+/// x / sqrt(mean(x^2) + epsilon) x scale from an axis on, in the scale's type, and that root.
+pub(super) fn root_mean_square_normalized(
+    c: &mut Composer,
+    x: &Part,
+    scale: &Part,
+    axis: usize,
+    epsilon: f32,
+) -> Result<(Part, Part), ModelError> {
     let size = product(&c.view, &x.ty.shape[axis..])?;
     let axes: Vec<usize> = (axis..x.ty.shape.len()).collect();
-    let sum = c.reduce(ReduceOp::SumSquare, &axes, x)?;
-    let mean = c.affine(&sum, 1.0 / size as f32, c.view.float("epsilon", 1e-5)?)?;
+    // Sums of squares can exceed the range of float16.
+    let x = c.cast(x, x.ty.data_type.computed_in());
+    let sum = c.reduce(ReduceOp::SumSquare, &axes, &x)?;
+    let mean = c.affine(&sum, 1.0 / size as f32, epsilon)?;
     let root = c.unary(UnaryOp::Sqrt, &mean)?;
-    let normalized = c.binary(BinaryOp::Divide, x, &root)?;
-    Ok((normalized, root))
+    let normalized = c.binary(BinaryOp::Divide, &x, &root)?;
+    let normalized = c.cast(&normalized, scale.ty.data_type);
+    Ok((c.binary(BinaryOp::Multiply, &normalized, scale)?, root))
 }
 
 /// (x - mean) / (deviation + 1e-9) along axes.
 fn mean_variance_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
-    let x = c.input(0)?;
+    let given = c.input(0)?;
+    // Squares can exceed the range of float16.
+    let x = c.cast(&given, given.ty.data_type.computed_in());
     let along = axes(&view, view.ints("axes")?.unwrap_or(&[0, 2, 3]), x.ty.shape.len())?;
     let mean = c.reduce(ReduceOp::Mean, &along, &x)?;
     let centred = c.binary(BinaryOp::Subtract, &x, &mean)?;
@@ -214,13 +249,16 @@ fn mean_variance_normalization(view: NodeView) -> Result<Decomposition, ModelErr
     let deviation = c.unary(UnaryOp::Sqrt, &variance)?;
     let divisor = c.affine(&deviation, 1.0, 1e-9)?;
     let y = c.binary(BinaryOp::Divide, &centred, &divisor)?;
+    let y = c.cast(&y, given.ty.data_type);
     c.finish(y)
 }
 
 /// x divided by its norm along an axis; zeros stay zero.
 fn lp_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
-    let x = c.input(0)?;
+    let given = c.input(0)?;
+    // Norms can exceed the range of float16.
+    let x = c.cast(&given, given.ty.data_type.computed_in());
     let axis = view.axis(view.int("axis", -1)?, x.ty.shape.len())?;
     let op = match view.int("p", 2)? {
         1 => ReduceOp::L1,
@@ -232,6 +270,7 @@ fn lp_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let is_zero = c.binary(BinaryOp::Equal, &norm, &zero)?;
     let norm = c.select(&is_zero, &one, &norm)?;
     let y = c.binary(BinaryOp::Divide, &x, &norm)?;
+    let y = c.cast(&y, given.ty.data_type);
     c.finish(y)
 }
 

@@ -85,6 +85,9 @@ fn hardmax(view: NodeView) -> Result<Decomposition, ModelError> {
             (1, vec![product(&view, &x.ty.shape[..first])?, product(&view, &x.ty.shape[first..])?])
         }
     };
+    if x.ty.count() == 0 {
+        return c.finish(x);
+    }
     let y = c.reshape(&x, &shape)?;
     let place = largest(&mut c, &y, axis)?;
     let places = steps(&mut c, shape[axis], 1)?;

@@ -3,6 +3,7 @@
 use forebay_base::kernel::PadMode;
 use forebay_base::{DataType, Kernel, Tensor};
 
+use super::constant::exact_number;
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::{attribute_or_input, axes, product, size};
 use crate::error::ModelError;
@@ -38,12 +39,14 @@ fn pad(view: NodeView) -> Result<Decomposition, ModelError> {
         let axis = view.axis(axis, rank)?;
         let (before, after) = (pads[i], pads[i + along.len()]);
         let error = || view.error(format!("pads {before} and {after} do not fit axis {axis} of {}", x.ty));
-        let taken = before.min(0).unsigned_abs().checked_add(after.min(0).unsigned_abs()).ok_or_else(error)?;
-        cut.shape[axis] = cut.shape[axis].checked_sub(taken).ok_or_else(error)?;
-        starts[axis] = before.min(0).unsigned_abs();
-        begins[axis] = before.max(0) as u64;
-        let size = cut.shape[axis].checked_add(begins[axis]).and_then(|size| size.checked_add(after.max(0) as u64));
-        padded[axis] = size.ok_or_else(error)?;
+        let (before, size) = (i128::from(before), i128::from(x.ty.shape[axis]));
+        let total = size + before + i128::from(after);
+        padded[axis] = u64::try_from(total).map_err(|_| error())?;
+        // What is removed from one end can be more than there is: it is then removed from the padding of the other end.
+        let start = (-before).clamp(0, size);
+        cut.shape[axis] = ((total - before).clamp(start, size) - start) as u64;
+        starts[axis] = start as u64;
+        begins[axis] = before.clamp(0, total) as u64;
     }
     product(&view, &padded)?;
     let mut y = x.clone();
@@ -73,9 +76,9 @@ fn constant_pad(c: &mut Composer, x: &Part, padding: Padding) -> Result<Part, Mo
     let view = c.view;
     let Padding { begins, shape } = padding;
     let ty = TensorType::new(x.ty.data_type, &shape);
-    let value = match (view.has_input(2), view.constant(2)?) {
+    let value = match (view.has_input(2), view.unchanging(2)?) {
         (false, _) => Some(view.float("value", 0.0)?),
-        (true, Some(tensor)) => exact_number(tensor),
+        (true, Some(tensor)) => exact_single(tensor),
         (true, None) => None,
     };
     if let Some(value) = value.filter(|_| x.ty.count() == 0) {
@@ -102,15 +105,9 @@ fn constant_pad(c: &mut Composer, x: &Part, padding: Padding) -> Result<Part, Mo
 }
 
 /// The first number of a tensor, if float32 represents it exactly.
-fn exact_number(tensor: &Tensor) -> Option<f32> {
-    match tensor.to_i64() {
-        Some(integers) => integers.first().map(|&value| value as f32).filter(|&value| value as i64 == integers[0]),
-        None if tensor.data_type() == DataType::Float64 => {
-            let value = f64::from_le_bytes(tensor.bytes().get(..8)?.try_into().ok()?);
-            Some(value as f32).filter(|&number| f64::from(number) == value || value.is_nan())
-        }
-        None => tensor.to_f32()?.first().copied(),
-    }
+fn exact_single(tensor: &Tensor) -> Option<f32> {
+    let value = exact_number(tensor)?;
+    Some(value as f32).filter(|&number| f64::from(number) == value || value.is_nan())
 }
 
 /// Pads with elements of x: by a kernel if the mode has one and no axis is reflected twice, otherwise by indices.

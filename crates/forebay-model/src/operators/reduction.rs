@@ -1,7 +1,7 @@
 //! Reductions along axes, and the softmax family.
 
-use forebay_base::Kernel;
 use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
+use forebay_base::{DataType, Kernel};
 
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::{attribute_or_input, axes, product};
@@ -30,24 +30,46 @@ fn reduce(view: NodeView, op: ReduceOp) -> Result<Decomposition, ModelError> {
 
 fn reduce_log_sum(view: NodeView) -> Result<Decomposition, ModelError> {
     reduction(view, |c, axes, x| {
-        let sum = c.reduce(ReduceOp::Sum, axes, x)?;
-        c.unary(UnaryOp::Log, &sum)
+        let wide = widened(c, x);
+        let sum = c.reduce(ReduceOp::Sum, axes, &wide)?;
+        let logarithm = c.unary(UnaryOp::Log, &sum)?;
+        Ok(c.cast(&logarithm, x.ty.data_type))
     })
 }
 
-/// max + ln(sum(exp(x - max))): no exponential overflows.
+/// x in a type that holds sums and logarithms of its elements.
+fn widened(c: &mut Composer, x: &Part) -> Part {
+    let data_type = x.ty.data_type;
+    c.cast(x, if data_type.is_integer() { DataType::Float64 } else { data_type.computed_in() })
+}
+
+/// max + ln(sum(exp(x - max))): no exponential overflows. An infinite maximum is replaced by a finite one, because its difference from
+/// itself would be NaN.
 fn reduce_log_sum_exp(view: NodeView) -> Result<Decomposition, ModelError> {
     reduction(view, |c, axes, x| {
-        let max = c.reduce(ReduceOp::Max, axes, x)?;
+        let wide = widened(c, x);
+        let max = c.reduce(ReduceOp::Max, axes, &wide)?;
         if axes.iter().any(|&axis| x.ty.shape[axis] == 0) {
-            return Ok(max);
+            return Ok(c.cast(&max, x.ty.data_type));
         }
-        let shifted = c.binary(BinaryOp::Subtract, x, &max)?;
+        let max = finite(c, &max)?;
+        let shifted = c.binary(BinaryOp::Subtract, &wide, &max)?;
         let exponential = c.unary(UnaryOp::Exp, &shifted)?;
         let sum = c.reduce(ReduceOp::Sum, axes, &exponential)?;
         let logarithm = c.unary(UnaryOp::Log, &sum)?;
-        c.binary(BinaryOp::Add, &logarithm, &max)
+        let y = c.binary(BinaryOp::Add, &logarithm, &max)?;
+        Ok(c.cast(&y, x.ty.data_type))
     })
+}
+
+/// x, with the nearest finite numbers in place of infinities.
+fn finite(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
+    if x.ty.data_type == DataType::Float32 {
+        return c.unary(UnaryOp::Clip { low: f32::MIN, high: f32::MAX }, x);
+    }
+    let (low, high) = (c.scalar(x.ty.data_type, f64::MIN)?, c.scalar(x.ty.data_type, f64::MAX)?);
+    let y = c.binary(BinaryOp::Maximum, x, &low)?;
+    c.binary(BinaryOp::Minimum, &y, &high)
 }
 
 /// A reduction along the axes that the node names: in an attribute originally, in an input from opset 13 or 18 on. `step` keeps reduced

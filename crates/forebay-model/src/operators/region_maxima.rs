@@ -32,8 +32,8 @@ fn max_roi_pool(view: NodeView) -> Result<Decomposition, ModelError> {
         let reason = format!("expected images [n, c, h, w] and regions [count, 5], found {} and {}", x.ty, regions.ty);
         return Err(view.error(reason));
     };
-    if x.ty.shape.contains(&0) || count == 0 {
-        return Err(view.error(format!("the regions {} or the images {} are empty", regions.ty, x.ty)));
+    if x.ty.shape.contains(&0) && count > 0 {
+        return Err(view.error(format!("the images {} of {count} regions are empty", x.ty)));
     }
     let pooled = match view.ints("pooled_shape")? {
         Some(&[height, width]) => [
@@ -42,6 +42,10 @@ fn max_roi_pool(view: NodeView) -> Result<Decomposition, ModelError> {
         ],
         _ => return Err(view.error("attribute pooled_shape must have two sizes")),
     };
+    if count == 0 {
+        let y = sampling::nothing(&mut c, x.ty.data_type, &[0, channels, pooled[0], pooled[1]]);
+        return c.finish(y);
+    }
     let scale = view.float("spatial_scale", 1.0)?;
     let regions = c.cast(&regions, DataType::Float32);
     let column = |c: &mut Composer, i: u64| c.slice(&regions, 1, i, 1);
@@ -98,10 +102,13 @@ fn max_roi_pool(view: NodeView) -> Result<Decomposition, ModelError> {
 /// The bins along an axis of regions between two coordinates [count, 1], both included.
 fn bins(c: &mut Composer, limits: (Part, Part), scale: f32, bins: u64, size: u64) -> Result<Bins, ModelError> {
     let nearest = |c: &mut Composer, x: &Part| {
-        // Ties go to the larger one.
+        // Halves are rounded away from zero.
         let x = c.affine(x, scale, 0.0)?;
-        let x = c.affine(&x, 1.0, 0.5)?;
-        c.unary(UnaryOp::Floor, &x)
+        let sign = c.unary(UnaryOp::Sign, &x)?;
+        let magnitude = c.unary(UnaryOp::Abs, &x)?;
+        let magnitude = c.affine(&magnitude, 1.0, 0.5)?;
+        let magnitude = c.unary(UnaryOp::Floor, &magnitude)?;
+        c.binary(BinaryOp::Multiply, &sign, &magnitude)
     };
     let (first, last) = (nearest(c, &limits.0)?, nearest(c, &limits.1)?);
     let extent = c.binary(BinaryOp::Subtract, &last, &first)?;

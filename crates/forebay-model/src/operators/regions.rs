@@ -39,7 +39,7 @@ fn roi_align(view: NodeView) -> Result<Decomposition, ModelError> {
         return Err(view
             .error(format!("expected images [n, c, h, w] and regions [count, 4], found {} and {}", x.ty, regions.ty)));
     };
-    if images.ty.shape != [count] || x.ty.shape.contains(&0) || count == 0 {
+    if images.ty.shape != [count] || (x.ty.shape.contains(&0) && count > 0) {
         return Err(
             view.error(format!("{} regions of images {} do not fit the image indices {}", count, x.ty, images.ty))
         );
@@ -68,6 +68,10 @@ fn roi_align(view: NodeView) -> Result<Decomposition, ModelError> {
         size(&view, "attribute output_height", view.int("output_height", 1)?)?.max(1),
         size(&view, "attribute output_width", view.int("output_width", 1)?)?.max(1),
     ];
+    if count == 0 {
+        let y = sampling::nothing(&mut c, x.ty.data_type, &[0, x.ty.shape[1], output[0], output[1]]);
+        return c.finish(y);
+    }
     let place = product(&view, &[height, width])?;
     let index_type = sampling::index_type(product(&view, &[x.ty.shape[0], place])?);
     let regions = c.cast(&regions, sampling::place_type(x.ty.data_type));
@@ -135,17 +139,26 @@ impl Bins {
         let bin = c.affine(&extent, (1.0 / bins as f64) as f32, 0.0)?;
         let samples = self.samples.unwrap_or(size.div_ceil(bins) + 1);
         sampling::require_few(c, &[bins, samples])?;
-        // The actual number of samples: the same for every region, or dependent on its size.
-        let exact = match self.samples {
+        // The actual number of samples: the same for every region, or dependent on its size. Regions without an extent have none.
+        let wanted = match self.samples {
             Some(samples) => c.floats(data_type, &[1, 1], &[samples as f64])?,
-            None => {
-                let whole = c.unary(UnaryOp::Ceil, &bin)?;
-                c.unary(UnaryOp::Clip { low: 1.0, high: samples as f32 }, &whole)?
-            }
+            None => c.unary(UnaryOp::Ceil, &bin)?,
+        };
+        let exact = match self.samples {
+            Some(_) => wanted.clone(),
+            None => c.unary(UnaryOp::Clip { low: 1.0, high: samples as f32 }, &wanted)?,
         };
         let numbers: Vec<f64> = (0..samples).map(|i| i as f64).collect();
         let centres: Vec<f64> = numbers.iter().map(|number| number + 0.5).collect();
-        let centres = c.floats(data_type, &[1, samples], &centres)?;
+        let mut numbers = c.floats(data_type, &[1, samples], &numbers)?;
+        let centres = if self.samples.is_none() && !self.is_average {
+            // Samples beyond a region's number repeat its last one, since terms of 0 would exceed negative ones.
+            let last = c.affine(&exact, 1.0, -1.0)?;
+            numbers = c.binary(BinaryOp::Minimum, &numbers, &last)?;
+            c.affine(&numbers, 1.0, 0.5)?
+        } else {
+            c.floats(data_type, &[1, samples], &centres)?
+        };
         let fractions = c.binary(BinaryOp::Divide, &centres, &exact)?;
         let fractions = c.reshape(&fractions, &[fractions.ty.shape[0], 1, samples])?;
         let firsts: Vec<f64> = (0..bins).map(|i| i as f64).collect();
@@ -164,8 +177,7 @@ impl Bins {
         let zero = c.floats(data_type, &[], &[0.0])?;
         let mut weights = c.select(&is_near, &weights, &zero)?;
         if self.samples.is_none() {
-            let numbers = c.floats(data_type, &[1, samples], &numbers)?;
-            let is_one = c.binary(BinaryOp::Less, &numbers, &exact)?;
+            let is_one = c.binary(BinaryOp::Less, &numbers, &wanted)?;
             let is_one = c.reshape(&is_one, &[count, 1, samples, 1])?;
             weights = c.select(&is_one, &weights, &zero)?;
         }

@@ -43,7 +43,11 @@ enum Mode {
 /// The mapping from positions of the output to positions in the input.
 struct Coordinates<'a> {
     transformation: &'a str,
-    rounding: &'a str,
+    /// How nearest positions are rounded. `None`, before opset 11: up on axes that become smaller, else down.
+    rounding: Option<&'a str>,
+    /// Whether positions are computed in float32, as in ONNX Runtime, because they or the results are rounded to whole numbers: in
+    /// float64, the second of the elements that a float32 of 1/3 scales would be at 2.9999999.
+    is_single: bool,
 }
 
 fn resize(view: NodeView) -> Result<Decomposition, ModelError> {
@@ -51,20 +55,31 @@ fn resize(view: NodeView) -> Result<Decomposition, ModelError> {
     let x = c.input(0)?;
     // Before opset 11, there was only the asymmetric transformation.
     let is_old = view.version() < 11 || view.node.operation.name() == "Upsample";
+    let mode = mode(&view)?;
+    let result_type = x.ty.data_type;
     let coordinates = Coordinates {
         transformation: if is_old {
             "asymmetric"
         } else {
             view.string("coordinate_transformation_mode", "half_pixel")?
         },
-        rounding: if is_old { "floor" } else { view.string("nearest_mode", "round_prefer_floor")? },
+        rounding: if is_old { None } else { Some(view.string("nearest_mode", "round_prefer_floor")?) },
+        is_single: matches!(mode, Mode::Nearest) || !result_type.is_float(),
     };
-    let mode = mode(&view)?;
     let targets = targets(&view, &x, is_old, coordinates.is_cropped())?;
-    product(&view, &targets.iter().map(|target| target.size).collect::<Vec<_>>())?;
-    let result_type = x.ty.data_type;
-    let is_converted = !matches!(mode, Mode::Nearest) && !result_type.is_float();
-    let mut y = if is_converted { c.cast(&x, DataType::Float32) } else { x.clone() };
+    let shape: Vec<u64> = targets.iter().map(|target| target.size).collect();
+    product(&view, &shape)?;
+    if shape.contains(&0) {
+        let y = super::sampling::nothing(&mut c, result_type, &shape);
+        return c.finish(y);
+    }
+    // Differences of two elements can exceed the range of float16.
+    let mut y = match &mode {
+        Mode::Nearest => x.clone(),
+        Mode::Linear if result_type.is_float() => c.cast(&x, result_type.computed_in()),
+        Mode::Weighted { .. } if result_type.is_float() => x.clone(),
+        _ => c.cast(&x, DataType::Float32),
+    };
     let mut outside = Vec::new();
     for (axis, target) in targets.into_iter().enumerate() {
         if target.size == x.ty.shape[axis] && target.scale == 1.0 && target.region == (0.0, 1.0) {
@@ -82,7 +97,7 @@ fn resize(view: NodeView) -> Result<Decomposition, ModelError> {
         }
         let inside: Vec<f64> = positions.iter().map(|position| position.clamp(0.0, last)).collect();
         y = match &mode {
-            Mode::Nearest => nearest(&mut c, &y, axis, &coordinates.rounded(&view, &inside)?)?,
+            Mode::Nearest => nearest(&mut c, &y, axis, &coordinates.rounded(&view, &inside, target.scale)?)?,
             Mode::Linear => linear(&mut c, &y, axis, &inside)?,
             &Mode::Weighted { cubic, antialias, exclude_outside } => {
                 let stretch = if antialias { (1.0 / target.scale).max(1.0) } else { 1.0 };
@@ -95,9 +110,12 @@ fn resize(view: NodeView) -> Result<Decomposition, ModelError> {
     for (axis, mask) in outside {
         y = extrapolated(&mut c, &y, axis, &mask)?;
     }
-    if is_converted {
-        y = saturated(&mut c, &y, result_type)?;
-    }
+    y = match &mode {
+        // Without antialiasing, integers are rounded towards zero, as in ONNX Runtime.
+        Mode::Nearest | Mode::Linear => c.cast(&y, result_type),
+        Mode::Weighted { .. } if result_type.is_float() => y,
+        Mode::Weighted { .. } => saturated(&mut c, &y, result_type)?,
+    };
     c.finish(y)
 }
 
@@ -161,8 +179,10 @@ fn targets(view: &NodeView, x: &Part, is_old: bool, is_cropped: bool) -> Result<
     count(scales.len(), 1)?;
     for (&axis, &scale) in along.iter().zip(&scales) {
         let axis = view.axis(axis, rank)?;
-        let size = (x.ty.shape[axis] as f64 * scale).floor();
-        if !(scale > 0.0 && (1.0..=SIZE_MAX as f64).contains(&size)) {
+        // In float32, as exporters compute it: in float64, 5 times a float32 of 1.8 is less than 9.
+        let size = (x.ty.shape[axis] as f32 * scale as f32).floor();
+        let least = if x.ty.shape[axis] == 0 { 0.0 } else { 1.0 };
+        if !(scale > 0.0 && (least..=SIZE_MAX as f32).contains(&size)) {
             return Err(view.error(format!("axis {axis} of {} cannot be scaled by {scale}", x.ty)));
         }
         targets[axis].size = size as u64;
@@ -209,19 +229,23 @@ impl Coordinates<'_> {
             length if (length - size).abs() < 1e-4 => size,
             length => length,
         };
+        let rounded = |x: f64| if self.is_single { f64::from(x as f32) } else { x };
+        let scale = rounded(scale);
+        let from_centre = |i: f64| rounded(rounded((i + 0.5) / scale) - 0.5);
         let position = |i: u64| -> Option<f64> {
             let i = i as f64;
             Some(match self.transformation {
-                "half_pixel" => (i + 0.5) / scale - 0.5,
+                "half_pixel" => from_centre(i),
                 "half_pixel_symmetric" => {
                     let adjustment = size / (scale * from as f64);
-                    from as f64 / 2.0 * (1.0 - adjustment) + (i + 0.5) / scale - 0.5
+                    rounded(from as f64 / 2.0 * (1.0 - adjustment) + (i + 0.5) / scale - 0.5)
                 }
-                "pytorch_half_pixel" if to == 1 => -0.5,
-                "pytorch_half_pixel" => (i + 0.5) / scale - 0.5,
+                "pytorch_half_pixel" if to == 1 => 0.0,
+                "pytorch_half_pixel" => from_centre(i),
                 "align_corners" if to == 1 => 0.0,
-                "align_corners" => i * last / (length - 1.0),
-                "asymmetric" => i / scale,
+                "align_corners" => rounded(i * last / (length - 1.0)),
+                "asymmetric" => rounded(i / scale),
+                "tf_half_pixel_for_nn" => rounded((i + 0.5) / scale),
                 "tf_crop_and_resize" if to == 1 => 0.5 * (start + end) * last,
                 "tf_crop_and_resize" => start * last + i * (end - start) * last / (length - 1.0),
                 _ => return None,
@@ -231,13 +255,14 @@ impl Coordinates<'_> {
         (0..to).map(|i| position(i).ok_or_else(error)).collect()
     }
 
-    fn rounded(&self, view: &NodeView, positions: &[f64]) -> Result<Vec<i64>, ModelError> {
+    fn rounded(&self, view: &NodeView, positions: &[f64], scale: f64) -> Result<Vec<i64>, ModelError> {
         let round: fn(f64) -> f64 = match self.rounding {
-            "floor" => f64::floor,
-            "ceil" => f64::ceil,
-            "round_prefer_floor" => |p| (p - 0.5).ceil(),
-            "round_prefer_ceil" => |p| (p + 0.5).floor(),
-            other => return Err(view.error(format!("unknown value '{other}' of attribute nearest_mode"))),
+            None if scale < 1.0 => f64::ceil,
+            None | Some("floor") => f64::floor,
+            Some("ceil") => f64::ceil,
+            Some("round_prefer_floor") => |p| (p - 0.5).ceil(),
+            Some("round_prefer_ceil") => |p| (p + 0.5).floor(),
+            Some(other) => return Err(view.error(format!("unknown value '{other}' of attribute nearest_mode"))),
         };
         Ok(positions.iter().map(|&position| round(position) as i64).collect())
     }

@@ -89,6 +89,11 @@ pub(super) fn index_type(count: u64) -> DataType {
     if count <= i32::MAX as u64 { DataType::Int32 } else { DataType::Int64 }
 }
 
+/// A result without elements, such as the samples of no images.
+pub(super) fn nothing(c: &mut Composer, data_type: DataType, shape: &[u64]) -> Part {
+    c.kernel(Kernel::Fill { value: 0.0 }, &[], TensorType::new(data_type, shape))
+}
+
 /// Clamps numbers to 0..=last, in their own type.
 pub(super) fn clamped(c: &mut Composer, x: &Part, last: u64) -> Result<Part, ModelError> {
     c.unary(UnaryOp::Clip { low: 0.0, high: last as f32 }, x)

@@ -51,7 +51,15 @@ pub(super) fn scatter(
     if updates.ty.count() == 0 {
         return c.reshape(&data, &shape);
     }
-    let y = c.kernel(Kernel::Scatter { op }, &[&data, numbers, &updates], ty);
+    // Booleans are combined as integers: their sum is the maximum, and their product is the minimum.
+    let (op, data_type) = match (op, ty.data_type) {
+        (ScatterOp::Add | ScatterOp::Maximum, DataType::Bool) => (ScatterOp::Maximum, DataType::Int32),
+        (ScatterOp::Multiply | ScatterOp::Minimum, DataType::Bool) => (ScatterOp::Minimum, DataType::Int32),
+        (op, own) => (op, own),
+    };
+    let (data, updates) = (c.cast(&data, data_type), c.cast(&updates, data_type));
+    let y = c.kernel(Kernel::Scatter { op }, &[&data, numbers, &updates], TensorType::new(data_type, &ty.shape));
+    let y = c.cast(&y, ty.data_type);
     c.reshape(&y, &shape)
 }
 

@@ -93,8 +93,8 @@ fn split_parts(view: &NodeView) -> Result<(usize, Vec<u64>), ModelError> {
     if view.int("num_outputs", count as i64)? != count as i64 {
         return Err(view.error(format!("attribute num_outputs must be the number of outputs, {count}")));
     }
-    // From opset 18 on, the last part can be smaller.
-    if count == 0 || count > total.max(1) || (total % count != 0 && view.version() < 18) {
+    // From opset 18 on, the last parts can be smaller or empty.
+    if count == 0 || (total % count != 0 && view.version() < 18) {
         return Err(view.error(format!("cannot split axis {axis} of {x} into {count} parts")));
     }
     let part = total.div_ceil(count);
@@ -210,13 +210,14 @@ fn slice_ranges(view: &NodeView) -> Result<Vec<(u64, i64, u64)>, ModelError> {
                 let (start, end) = (index(starts[i]).clamp(0, total), index(ends[i]).clamp(0, total));
                 (start, (end - start + step - 1) / step)
             }
+            _ if total == 0 => (0, 0),
             _ => {
-                let (start, end) = (index(starts[i]).clamp(-1, total - 1), index(ends[i]).clamp(-1, total - 1));
+                let (start, end) = (index(starts[i]).clamp(0, total - 1), index(ends[i]).clamp(-1, total - 1));
                 (start, (start - end - step - 1) / -step)
             }
         };
         // If nothing is taken, the start can lie outside.
-        let (start, count) = (start.max(0) as u64, count.max(0) as u64);
+        let (start, count) = (start as u64, count.max(0) as u64);
         ranges[axis] = (start, if count <= 1 { 1 } else { steps[i] }, count);
     }
     Ok(ranges)

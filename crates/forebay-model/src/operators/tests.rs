@@ -1,15 +1,18 @@
 //! Every row: inference, folding, lowering and gradients of one small node each; then folding and refusals one by one.
 
+mod corners;
 mod images;
 mod known;
+mod parts;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_base::DataType::{self, Bool, Float32, Int8, Int32, Int64, UInt8};
+use forebay_base::DataType::{self, BFloat16, Bool, Float16, Float32, Int8, Int32, Int64, UInt8};
 use forebay_base::{Kernel, Tensor};
 
 mod rules;
 mod transformers;
+mod vision;
 
 use super::{FAMILIES, NEWEST_OPSET, find};
 use crate::autodiff::gradients;
@@ -416,7 +419,7 @@ fn samples(domain: &str, op_type: &str) -> Vec<Sample> {
         "MelWeightMatrix" => newest(vec![number(8), number(16), number(8192), float(0.0), float(4096.0)], vec![]),
         "Multinomial" => newest(vec![fed(&[2, 5])], vec![int("sample_size", 3)]),
         "RandomNormal" | "RandomUniform" => newest(vec![], vec![list("shape", &[2, 3])]),
-        "RoiAlign" => [("avg", 2), ("max", 2), ("avg", 0)]
+        "RoiAlign" => [("avg", 2), ("max", 2), ("avg", 0), ("max", 0)]
             .map(|(mode, ratio)| {
                 let attributes = vec![text("mode", mode), int("sampling_ratio", ratio), int("output_height", 2)];
                 (16, vec![image(), fed(&[3, 4]), Input::Fed(Int64, vec![3])], attributes, 1)

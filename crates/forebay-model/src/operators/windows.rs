@@ -31,7 +31,8 @@ fn window(view: NodeView, coefficients: &[f64]) -> Result<Decomposition, ModelEr
     let element = |i: u64| -> f64 {
         let angle = TAU * i as f64 / period.max(1) as f64;
         let terms = coefficients.iter().enumerate();
-        terms.map(|(multiple, coefficient)| coefficient * libm::cos(multiple as f64 * angle)).sum()
+        // From the last term on, so that the largest element of each window is exactly 1.
+        terms.rev().map(|(multiple, coefficient)| coefficient * libm::cos(multiple as f64 * angle)).sum()
     };
     constant(view, &[length], element)
 }
@@ -92,7 +93,7 @@ fn number(view: &NodeView, i: usize) -> Result<f64, ModelError> {
     let tensor = view.needed(i)?;
     let number = Some(tensor).filter(|tensor| tensor.count() == 1).and_then(|tensor| {
         let integer = || tensor.to_i64().map(|values| values[0] as f64);
-        tensor.to_f32().map(|values| f64::from(values[0])).or_else(integer)
+        tensor.to_f64().map(|values| values[0]).or_else(integer)
     });
     number.ok_or_else(|| view.error(format!("input {i} must be one number, not {}", tensor.ty())))
 }

@@ -92,6 +92,9 @@ fn batch_normalization(
     if view.node.outputs.iter().skip(1).flatten().any(|&output| is_used(graph, output)) {
         return Err(view.error("the graph uses its statistics; for training, only its first output may be used"));
     }
+    if x.shape.len() < 2 {
+        return Err(view.error(format!("training requires an axis of channels, which the input {x} does not have")));
+    }
     let count = x.count() / scale.count().max(1);
     // With one element per channel the unbiased variance does not exist; the biased one, 0, is used.
     let unbiased = if count > 1 { (count as f64 / (count - 1) as f64) as f32 } else { 1.0 };

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_base::{Command, MemoryId, Region};
+use forebay_base::kernel::{Activation, BinaryOp};
+use forebay_base::{ByteRange, Command, Kernel, MemoryId, Region};
+use forebay_model::program::Role;
 
 use super::{Move, Paging, page};
 use crate::PlanError;
 use crate::cost::estimate;
-use crate::testing::{Random, limits, random_training_program};
+use crate::testing::{ProgramBuilder, Random, limits, random_training_program};
 
 fn units_of(paging: &Paging, region: Region) -> std::ops::Range<u64> {
     region.range.start / paging.unit_bytes..region.range.end.div_ceil(paging.unit_bytes)
@@ -60,6 +62,32 @@ fn launches_name_the_units_that_their_commands_touch() {
             }
         }
     }
+}
+
+/// Bytes of an input that nothing reads need no addresses. Those of a weight do: it can be read back.
+#[test]
+fn weights_that_are_used_in_part_have_addresses_as_a_whole() {
+    const HALF: u64 = 256 << 10;
+    let mut builder = ProgramBuilder::default();
+    let (x, w) = (builder.input("x", 2 * HALF), builder.persistent("w", 2 * HALF, Role::Constant));
+    builder.persistent("unused", HALF, Role::Constant);
+    let y = builder.temporary("y", HALF);
+    let add = Kernel::Binary { op: BinaryOp::Add, activation: Activation::None };
+    builder.launch(add, &[x, w], &[y]);
+    let half = builder.operand(y).desc;
+    let mut program = builder.finish(&[y]);
+    for (read, offset_bytes) in program.launches[0].reads.iter_mut().zip([0, HALF]) {
+        (read.desc, read.offset_bytes) = (half.clone(), offset_bytes);
+    }
+    let plan = page(&program, None, &limits(), &estimate(&program, &limits())).unwrap().plan;
+    let [x, w, unused] = [&plan.inputs[0], &plan.persistent[0], &plan.persistent[1]];
+    let ranges = |backing: &crate::BackingLocation| backing.pieces.iter().map(|piece| piece.0).collect::<Vec<_>>();
+    assert_eq!(ranges(x), [ByteRange::new(0, HALF)]);
+    assert_eq!(ranges(w).iter().map(|range| range.len()).sum::<u64>(), 2 * HALF);
+    assert!(ranges(unused).is_empty());
+    let mut regions: Vec<ByteRange> = x.pieces.iter().chain(&w.pieces).map(|piece| piece.1.range).collect();
+    regions.sort_by_key(|range| range.start);
+    assert!(regions.windows(2).all(|pair| pair[0].end <= pair[1].start), "{regions:?}");
 }
 
 /// What launches and the host read was written in this step or is persistent, and has not died since.

@@ -50,8 +50,7 @@ pub(super) fn sequence(step: &Step, choice: &Choice) -> Option<Vec<(usize, bool)
             }
         }
         building.launches.push((launch, false));
-        let own = item.reads.iter().chain(item.writes.iter().filter(|write| !item.reads.contains(write)));
-        for &content in own {
+        for &content in &item.touched {
             let state = &mut building.states[content];
             *state = State { uses: state.uses + 1, touched: Some(launch), remade: None };
         }

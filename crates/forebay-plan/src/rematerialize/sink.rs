@@ -52,7 +52,7 @@ impl Moving<'_> {
 
     /// Returns the bytes that a launch takes.
     fn born_bytes(&self, item: &Item) -> i64 {
-        self.live_bytes(&item.writes, |content| !item.reads.contains(&content))
+        self.live_bytes(item.only_written(), |_| true)
     }
 
     fn add(&mut self, item: &Item) {

@@ -1,6 +1,6 @@
 //! A step whose contents can be dropped, and the memory that a sequence of its launches takes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_model::program::{BufferId, Program, Role};
 
@@ -49,6 +49,8 @@ impl Content<'_> {
 pub(super) struct Item {
     pub(super) reads: Vec<usize>,
     pub(super) writes: Vec<usize>,
+    /// What it reads, then what it writes without reading it. A merged launch can have thousands of each.
+    pub(super) touched: Vec<usize>,
     pub(super) duration_ns: u64,
     pub(super) workspace_bytes: i64,
     /// Contents that it writes, each with one that it reads and whose bytes the former may take over ([`mod@crate::alias`]).
@@ -71,6 +73,13 @@ pub(super) struct Step<'a> {
     pub(super) has_updates: bool,
     /// The first launch of the update phase.
     pub(super) update_start: usize,
+}
+
+impl Item {
+    /// Returns what it writes without reading it.
+    pub(super) fn only_written(&self) -> &[usize] {
+        &self.touched[self.reads.len()..]
+    }
 }
 
 impl<'a> Step<'a> {
@@ -127,6 +136,9 @@ impl<'a> Step<'a> {
             gap_count += chunk.accesses.len().saturating_sub(1);
         }
         for (launch, item) in items.iter_mut().enumerate() {
+            let read: BTreeSet<usize> = item.reads.iter().copied().collect();
+            let only_written = item.writes.iter().filter(|write| !read.contains(write));
+            item.touched = item.reads.iter().chain(only_written).copied().collect();
             item.duration_ns = costs.launch_ns[launch];
             if program.launches[launch].in_host_memory {
                 continue;

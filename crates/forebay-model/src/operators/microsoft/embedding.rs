@@ -66,7 +66,7 @@ fn embedded(view: NodeView, mask: usize, positions: Option<usize>, real: Real) -
         sum = c.binary(BinaryOp::Add, &sum, &of_segments)?;
     }
     let (scale, bias) = (real(&mut c, 5)?, real(&mut c, 6)?);
-    let [y, ..] = layer_normalized(&mut c, &sum, &scale, Some(&bias), 2)?;
+    let [y, ..] = layer_normalized(&mut c, &sum, &scale, Some(&bias), 2, super::epsilon(&view)?)?;
     let counts = match view.has_input(mask) {
         true => {
             let mask = c.input(mask)?;

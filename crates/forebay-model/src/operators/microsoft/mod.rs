@@ -11,7 +11,7 @@ use super::attend::numbers;
 use super::convolution::correlated;
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::matrix::{general_product, product_of};
-use super::normalization::{layer_normalized, root_mean_square};
+use super::normalization::{layer_normalized, root_mean_square_normalized};
 use super::rotary::{Rotation, at_positions, beside_heads, rotated, with_heads};
 use crate::error::ModelError;
 use crate::graph::Attribute;
@@ -106,10 +106,12 @@ fn activated(c: &mut Composer, x: &Part, parameters: [Option<f32>; 2]) -> Result
         "Sigmoid" => UnaryOp::Sigmoid,
         "LeakyRelu" => UnaryOp::LeakyRelu { alpha: alpha.unwrap_or(0.01) },
         "Elu" => UnaryOp::Elu { alpha: alpha.unwrap_or(1.0) },
+        "Softplus" => UnaryOp::Softplus,
+        "HardSwish" => UnaryOp::HardSwish,
         "HardSigmoid" => UnaryOp::HardSigmoid { alpha: alpha.unwrap_or(0.2), beta: beta.unwrap_or(0.5) },
         "Clip" => UnaryOp::Clip { low: alpha.unwrap_or(f32::NEG_INFINITY), high: beta.unwrap_or(f32::INFINITY) },
         other => {
-            let known = "Relu, Tanh, Sigmoid, LeakyRelu, Elu, HardSigmoid, Clip";
+            let known = "Relu, Tanh, Sigmoid, LeakyRelu, Elu, HardSigmoid, HardSwish, Softplus, Clip";
             return Err(c.view.error(format!("activation '{other}' is not supported; use one of {known}")));
         }
     };
@@ -160,11 +162,15 @@ fn simplified_normalization(view: NodeView) -> Result<Decomposition, ModelError>
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let axis = view.axis(view.int("axis", -1)?, x.ty.shape.len())?;
-    let (normalized, root) = root_mean_square(&mut c, &x, axis)?;
     let scale = c.input(1)?;
-    let y = c.binary(BinaryOp::Multiply, &normalized, &scale)?;
+    let (y, root) = root_mean_square_normalized(&mut c, &x, &scale, axis, view.float("epsilon", 1e-5)?)?;
     let inverse = c.unary(UnaryOp::Reciprocal, &root)?;
     c.finish_all(vec![y, inverse])
+}
+
+/// The epsilon of normalizations of sums, whose default is smaller than that of ONNX's normalizations.
+fn epsilon(view: &NodeView) -> Result<f32, ModelError> {
+    view.float("epsilon", 1e-12)
 }
 
 /// The layer normalisation of input + skip + bias, its mean and inverse deviation, and that sum.
@@ -175,7 +181,7 @@ fn skip_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let axis = view.axis(-1, sum.ty.shape.len())?;
     let scale = c.input(2)?;
     let bias = if view.has_input(3) { Some(c.input(3)?) } else { None };
-    let [y, mean, deviation] = layer_normalized(&mut c, &sum, &scale, bias.as_ref(), axis)?;
+    let [y, mean, deviation] = layer_normalized(&mut c, &sum, &scale, bias.as_ref(), axis, epsilon(&view)?)?;
     c.finish_all(vec![y, mean, deviation, sum])
 }
 
@@ -185,9 +191,8 @@ fn skip_simplified_normalization(view: NodeView) -> Result<Decomposition, ModelE
     let sum = biased(&mut c, 1)?;
     let sum = plus(&mut c, &sum, 3)?;
     let axis = view.axis(-1, sum.ty.shape.len())?;
-    let (normalized, root) = root_mean_square(&mut c, &sum, axis)?;
     let scale = c.input(2)?;
-    let y = c.binary(BinaryOp::Multiply, &normalized, &scale)?;
+    let (y, root) = root_mean_square_normalized(&mut c, &sum, &scale, axis, epsilon(&view)?)?;
     c.finish_all(vec![y, root.clone(), root, sum])
 }
 

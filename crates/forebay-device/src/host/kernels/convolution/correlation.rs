@@ -275,10 +275,12 @@ impl Correlation {
     fn covered(&self, origin: [usize; 3]) -> ([usize; 3], [usize; 3]) {
         let axes = &self.slab.axes;
         let first: [usize; 3] = std::array::from_fn(|d| origin[d] * axes[d].target_stride);
-        let sizes = std::array::from_fn(|d| {
+        let mut sizes: [usize; 3] = std::array::from_fn(|d| {
             let all: usize = axes[d].classes.iter().map(|class| class.count).sum();
             (self.slab.block[d] * axes[d].target_stride).min(all.saturating_sub(first[d]))
         });
+        // Only every `step`-th position of a row is one of the target's. Rows are whole then.
+        sizes[2] = sizes[2].div_ceil(self.step);
         (first, sizes)
     }
 
