@@ -1,3 +1,5 @@
+//! Functions of a model: names of their values and of their nested graphs.
+
 use super::*;
 use crate::graph::{Node, Subgraph};
 
