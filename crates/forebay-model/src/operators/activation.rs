@@ -60,11 +60,16 @@ pub const ROWS: &[Operator] = &[
 fn unary(view: NodeView, op: UnaryOp) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
-    let is_of_all_numbers = match op {
-        UnaryOp::Abs | UnaryOp::Affine { .. } | UnaryOp::Relu | UnaryOp::Sign => true,
-        UnaryOp::Ceil | UnaryOp::Floor | UnaryOp::Round => true,
-        _ => false,
-    };
+    let is_of_all_numbers = matches!(
+        op,
+        UnaryOp::Abs
+            | UnaryOp::Affine { .. }
+            | UnaryOp::Relu
+            | UnaryOp::Sign
+            | UnaryOp::Ceil
+            | UnaryOp::Floor
+            | UnaryOp::Round
+    );
     if x.ty.data_type.is_integer() && !is_of_all_numbers {
         return Err(view.error(format!("operands of type {} are not supported", x.ty.data_type)));
     }

@@ -358,6 +358,9 @@ pub(super) unsafe fn map2<A: Element, B: Element, Y: Element>(
     }
 }
 
+/// Computes a block of results from the same blocks of two operands.
+type OfTwo<'a, A, B, Y> = &'a (dyn Fn(&[A], &[B], &mut [Y]) + Sync);
+
 /// Computes y elementwise over its sizes: `work` computes blocks of it from the same blocks of `a` and `b`.
 ///
 /// # Safety
@@ -366,7 +369,7 @@ unsafe fn map2_blocks<A: Element, B: Element, Y: Element>(
     a: &View,
     b: &View,
     y: &View,
-    work: &(dyn Fn(&[A], &[B], &mut [Y]) + Sync),
+    work: OfTwo<A, B, Y>,
 ) -> Result<(), String> {
     let (sizes, count) = (y.sizes(), y.count());
     let (x, w, z) = (Stored::<A>::of(a), Stored::<B>::of(b), Stored::<Y>::of(y));

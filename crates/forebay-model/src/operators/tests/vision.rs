@@ -28,6 +28,9 @@ fn types(
     graph.outputs.iter().map(|&output| graph.ty(output).unwrap().data_type).collect()
 }
 
+/// Attributes by name.
+type Attributes = Vec<(&'static str, Attribute)>;
+
 #[test]
 fn sizes_and_places_by_scales_are_computed_in_float32() {
     let asymmetric = [text("coordinate_transformation_mode", "asymmetric"), text("nearest_mode", "floor")];
@@ -85,7 +88,7 @@ fn empty_batches_have_empty_results() {
     let none = || fed(&[0, 3, 8, 8]);
     let sizes = [int("output_height", 2), int("output_width", 2)];
     let pooled = list("pooled_shape", &[2, 2]);
-    let samples: [(&str, Vec<Input>, Vec<(&str, Attribute)>, [u64; 4]); 8] = [
+    let samples: [(&str, Vec<Input>, Attributes, [u64; 4]); 8] = [
         ("RoiAlign", vec![fed(&[1, 3, 8, 8]), fed(&[0, 4]), Input::Fed(Int64, vec![0])], sizes.into(), [0, 3, 2, 2]),
         ("MaxRoiPool", vec![fed(&[1, 3, 8, 8]), fed(&[0, 5])], vec![pooled], [0, 3, 2, 2]),
         ("Resize", vec![none(), Input::Absent, floats(&[1.0, 1.0, 2.0, 2.0])], vec![], [0, 3, 16, 16]),
@@ -145,7 +148,7 @@ fn sums_of_float16_are_not_stored_in_float16() {
     let image = [2, 3, 4, 4];
     let window = || vec![list("kernel_shape", &[1, 1])];
     let batch = || (0..5).map(|i| half(if i == 0 { &image } else { &image[1..2] })).collect();
-    let samples: [(&str, Vec<Input>, Vec<(&str, Attribute)>, usize, usize); 9] = [
+    let samples: [(&str, Vec<Input>, Attributes, usize, usize); 9] = [
         ("RMSNormalization", vec![half(&image), half(&[4])], vec![], 1, 2),
         ("SimplifiedLayerNormalization", vec![half(&image), half(&[4])], vec![], 1, 2),
         ("LpPool", vec![half(&image)], window(), 1, 1),
