@@ -74,5 +74,5 @@ fn a_dry_run_says_what_a_run_takes_and_leaves_nothing() {
     let dry = ["train", file.as_str(), "--dry-run", "--validate", &validation];
     assert_says(&failure(1, &[dry.as_slice(), &["--simulate-device", "1KiB"]].concat()), &["at least"]);
     assert_says(&failure(1, &[dry.as_slice(), &["--data", "none.npz"]].concat()), &["none.npz"]);
-    assert_says(&failure(2, &[dry.as_slice(), &["--data-memory", "10KiB"]].concat()), &["too little"]);
+    assert_says(&failure(2, &[dry.as_slice(), &["--data-memory", "10KiB"]].concat()), &["too small"]);
 }
