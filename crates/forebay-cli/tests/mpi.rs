@@ -210,7 +210,7 @@ fn plans_say_what_processes_exchange() {
     for (flags, words) in [
         (&["--ranks", "1", "--train"][..], "1 is not in 2..=4096"),
         (&["--ranks", "2", "--shard", "state"], "--train"),
-        (&["--ranks", "2", "--train", "--network", "wet"], "there are: ethernet-1g"),
+        (&["--ranks", "2", "--train", "--network", "wet"], "the name of a network: ethernet-1g"),
     ] {
         let output = common::forebay(&[&["plan", &model], flags].concat()).output().unwrap();
         assert!(output.status.code() == Some(2) && texts(&output).1.contains(words), "{flags:?}: {output:?}");

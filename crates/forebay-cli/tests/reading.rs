@@ -83,7 +83,7 @@ fn damaged_images_are_named_or_left_out_and_counted() {
     let text = success(&[command.as_slice(), &["--skip-bad", "1"]].concat());
     assert_says(&text, &["1 samples that cannot be read", "class1/3.png", "waited for data"]);
     folder.write("class0/0.png", b"nor this");
-    assert_says(&failure(1, &[command.as_slice(), &["--skip-bad", "1"]].concat()), &["2 samples", "up to 1"]);
+    assert_says(&failure(1, &[command.as_slice(), &["--skip-bad", "1"]].concat()), &["2 samples", "allows at most 1"]);
 }
 
 #[test]

@@ -668,7 +668,7 @@ mod tests {
         assert_ne!(rows(&part(Part::Rest { percent: 90.0 }, 2)), rows(&rest));
         assert_ne!(first.digest().unwrap(), select(100, "10..60").unwrap().digest().unwrap());
         let error = select(3, "..").unwrap().part(Part::First { percent: 1.0 }, 0).err().unwrap().to_string();
-        assert!(error.contains("1 % of 3 samples are 0"), "{error}");
+        assert!(error.contains("1 % of 3 samples is 0"), "{error}");
     }
 
     #[test]
@@ -683,7 +683,7 @@ mod tests {
         assert_eq!(set.bad_samples().collect::<Vec<_>>(), ["file 3: corrupt"]);
         let error = labels(&mut set, &[13]).unwrap_err().to_string();
         assert!(
-            error.contains("file 13: corrupt") && error.contains("2 samples") && error.contains("up to 1"),
+            error.contains("file 13: corrupt") && error.contains("2 samples") && error.contains("allows at most 1"),
             "{error}"
         );
         let mut only = select(20, "3..4").unwrap();
