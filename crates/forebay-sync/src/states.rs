@@ -366,12 +366,12 @@ mod tests {
         assert_eq!(states.state(M2), Common, "a refused command changes nothing");
         assert_eq!(
             states.transition(claim(Common, UnorderedAccess)).unwrap_err().to_string(),
-            "the transition of m1 to UNORDERED_ACCESS claims that it is in COMMON, but it is in COPY_DEST: transition it \
+            "the transition of m1 to UNORDERED_ACCESS claims that it is in COMMON, but it is in COPY_DEST; transition it \
              from COPY_DEST to UNORDERED_ACCESS"
         );
         assert_eq!(
             states.transition(claim(CopySource, CopyDest)).unwrap_err().to_string(),
-            "the transition of m1 to COPY_DEST claims that it is in COPY_SOURCE, but it is in COPY_DEST: leave out \
+            "the transition of m1 to COPY_DEST claims that it is in COPY_SOURCE, but it is in COPY_DEST; leave out \
              the transition"
         );
         let unchanged = states.transition(claim(CopyDest, CopyDest)).unwrap_err();

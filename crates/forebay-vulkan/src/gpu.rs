@@ -429,7 +429,7 @@ mod tests {
         assert_eq!(after(2, vk::Result::ERROR_INITIALIZATION_FAILED), Ok(()));
         assert_eq!(tries.get(), 3);
         let refused = after(TRIES, vk::Result::ERROR_INITIALIZATION_FAILED);
-        assert!(matches!(refused, Err(DeviceError::Setting { reason }) if reason.contains("tried 20 times")));
+        assert!(matches!(refused, Err(DeviceError::Setting { reason }) if reason.contains("in 20 tries")));
         assert!(matches!(after(1, vk::Result::ERROR_DEVICE_LOST), Err(DeviceError::Lost { .. })));
         assert_eq!(tries.get(), 1);
     }
