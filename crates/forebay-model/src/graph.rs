@@ -293,6 +293,12 @@ impl Graph {
         self.backward_from.get_or_insert(next);
     }
 
+    /// Returns the running statistics, which training changes although they are not parameters.
+    pub(crate) fn running_statistics(&self) -> BTreeSet<ValueId> {
+        let nodes = self.nodes.iter().filter(|node| node.operation.name() == "BatchNormalization");
+        nodes.flat_map(|node| node.inputs.iter().skip(3).flatten().copied()).collect()
+    }
+
     /// Whether the graph has a backward pass, or one is being added.
     pub(crate) fn has_backward(&self) -> bool {
         self.backward_from.is_some()

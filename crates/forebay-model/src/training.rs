@@ -389,9 +389,7 @@ fn own_scalar(graph: &mut Graph, output: ValueId) -> Result<ValueId, ModelError>
 
 /// Makes numbers that do not train constants, so that exponents and limits among them can be parts of kernels.
 fn hold_frozen(graph: &mut Graph, options: &TrainingOptions) {
-    let normalizations = graph.nodes.iter().filter(|node| node.operation.name() == "BatchNormalization");
-    let statistics: BTreeSet<ValueId> =
-        normalizations.flat_map(|node| node.inputs.iter().skip(3).flatten().copied()).collect();
+    let statistics = graph.running_statistics();
     let is_held = |id: &ValueId| {
         let ty = graph.initializers[id].ty();
         let trains = ty.data_type == DataType::Float32 && !is_frozen(graph, *id, options);

@@ -91,7 +91,7 @@ impl Model {
     pub fn trainable_graph(&self) -> Result<Graph, ModelError> {
         let mut graph = self.graph_without_adapters()?;
         if let Some(adaptation) = &self.adaptation {
-            let (trained, statistics) = (adaptation.trained(), statistics(&graph));
+            let (trained, statistics) = (adaptation.trained(), graph.running_statistics());
             let is_frozen = |id: &ValueId| !trained(&graph.value(*id).name) && !statistics.contains(id);
             let frozen: Vec<ValueId> = graph.initializers.keys().copied().filter(is_frozen).collect();
             graph.constants.extend(frozen);
@@ -106,7 +106,7 @@ impl Model {
     fn graph_without_adapters(&self) -> Result<Graph, ModelError> {
         let mut graph = self.graph.clone();
         if self.parameters.values().any(|&is_parameter| is_parameter) {
-            let (multiplied, statistics) = (multiplied(&graph), statistics(&graph));
+            let (multiplied, statistics) = (multiplied(&graph), graph.running_statistics());
             let ids: Vec<ValueId> = graph.initializers.keys().copied().collect();
             graph.constants.extend(ids.into_iter().filter(|id| {
                 let stated = self.parameters.get(&self.graph.value(*id).name);
@@ -252,12 +252,6 @@ fn used_only(graph: &Graph, accepts: impl Fn(&Node, usize) -> bool) -> BTreeSet<
         chosen.filter_map(|(_, (_, &input))| input).collect::<BTreeSet<ValueId>>()
     };
     wanted(true).difference(&wanted(false)).copied().collect()
-}
-
-/// Returns the running statistics, which training changes although they are not parameters.
-fn statistics(graph: &Graph) -> BTreeSet<ValueId> {
-    let nodes = graph.nodes.iter().filter(|node| node.operation.name() == "BatchNormalization");
-    nodes.flat_map(|node| node.inputs.iter().skip(3).flatten().copied()).collect()
 }
 
 /// Returns whether the first elements have at most two distinct values.

@@ -8,6 +8,7 @@ use forebay_base::{DataType, Kernel, Tensor};
 
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::interpolation::{InterpolationKernel, Taps, weighted_sums};
+use super::sampling;
 use super::shapes::product;
 use crate::error::ModelError;
 use crate::graph::TensorType;
@@ -70,7 +71,7 @@ fn resize(view: NodeView) -> Result<Decomposition, ModelError> {
     let shape: Vec<u64> = targets.iter().map(|target| target.size).collect();
     product(&view, &shape)?;
     if shape.contains(&0) {
-        let y = super::sampling::nothing(&mut c, result_type, &shape);
+        let y = sampling::nothing(&mut c, result_type, &shape);
         return c.finish(y);
     }
     // Differences of two elements can exceed the range of float16.
@@ -229,23 +230,23 @@ impl Coordinates<'_> {
             length if (length - size).abs() < 1e-4 => size,
             length => length,
         };
-        let rounded = |x: f64| if self.is_single { f64::from(x as f32) } else { x };
-        let scale = rounded(scale);
-        let from_centre = |i: f64| rounded(rounded((i + 0.5) / scale) - 0.5);
+        let single = |x: f64| if self.is_single { f64::from(x as f32) } else { x };
+        let scale = single(scale);
+        let from_centre = |i: f64| single(single((i + 0.5) / scale) - 0.5);
         let position = |i: u64| -> Option<f64> {
             let i = i as f64;
             Some(match self.transformation {
                 "half_pixel" => from_centre(i),
                 "half_pixel_symmetric" => {
                     let adjustment = size / (scale * from as f64);
-                    rounded(from as f64 / 2.0 * (1.0 - adjustment) + (i + 0.5) / scale - 0.5)
+                    single(from as f64 / 2.0 * (1.0 - adjustment) + (i + 0.5) / scale - 0.5)
                 }
                 "pytorch_half_pixel" if to == 1 => 0.0,
                 "pytorch_half_pixel" => from_centre(i),
                 "align_corners" if to == 1 => 0.0,
-                "align_corners" => rounded(i * last / (length - 1.0)),
-                "asymmetric" => rounded(i / scale),
-                "tf_half_pixel_for_nn" => rounded((i + 0.5) / scale),
+                "align_corners" => single(i * last / (length - 1.0)),
+                "asymmetric" => single(i / scale),
+                "tf_half_pixel_for_nn" => single((i + 0.5) / scale),
                 "tf_crop_and_resize" if to == 1 => 0.5 * (start + end) * last,
                 "tf_crop_and_resize" => start * last + i * (end - start) * last / (length - 1.0),
                 _ => return None,

@@ -125,6 +125,24 @@ fn blocks(length: usize, is_in_place: bool) -> impl Iterator<Item = (usize, usiz
     )
 }
 
+/// Computes y\[i] = f(a\[i]).
+#[inline(always)]
+pub(super) fn loop1<A: Copy, Y>(a: &[A], y: &mut [Y], f: &impl Fn(A) -> Y) {
+    y.iter_mut().zip(a).for_each(|(y, &a)| *y = f(a));
+}
+
+/// Computes y\[i] = f(a\[i], b\[i]).
+#[inline(always)]
+fn loop2<A: Copy, B: Copy, Y>(a: &[A], b: &[B], y: &mut [Y], f: &impl Fn(A, B) -> Y) {
+    y.iter_mut().zip(a.iter().zip(b)).for_each(|(y, (&a, &b))| *y = f(a, b));
+}
+
+/// Computes y\[i] = f(a\[i], b\[i], c\[i]).
+#[inline(always)]
+fn loop3<A: Copy, B: Copy, C: Copy, Y>(a: &[A], b: &[B], c: &[C], y: &mut [Y], f: &impl Fn(A, B, C) -> Y) {
+    y.iter_mut().zip(a.iter().zip(b).zip(c)).for_each(|(y, ((&a, &b), &c))| *y = f(a, b, c));
+}
+
 /// Computes y\[i] = f(a\[i]) for a run.
 ///
 /// # Safety
@@ -142,7 +160,7 @@ where
             y,
             length,
             #[inline(always)]
-            |a, y| y.iter_mut().zip(a).for_each(|(y, &a)| *y = f(a)),
+            |a, y| loop1(a, y, &f),
         );
     }
 }
@@ -171,7 +189,7 @@ pub(super) unsafe fn run2<A, B, Y>(
             y,
             length,
             #[inline(always)]
-            |a, b, y| y.iter_mut().zip(a.iter().zip(b)).for_each(|(y, (&a, &b))| *y = f(a, b)),
+            |a, b, y| loop2(a, b, y, &f),
         );
     }
 }
@@ -203,7 +221,7 @@ pub(super) unsafe fn run3<A, B, C, Y>(
             y,
             length,
             #[inline(always)]
-            |a, b, c, y| y.iter_mut().zip(a.iter().zip(b).zip(c)).for_each(|(y, ((&a, &b), &c))| *y = f(a, b, c)),
+            |a, b, c, y| loop3(a, b, c, y, &f),
         );
     }
 }
@@ -234,11 +252,6 @@ const SHORT: usize = 64;
 /// Returns whether runs are short and the last operand's follow each other without gaps.
 fn has_short_runs<const N: usize>(walk: &Walk<N>) -> bool {
     walk.sizes().last().is_some_and(|&length| length < SHORT) && walk.is_contiguous(N - 1)
-}
-
-/// Calls `work` with each block of a range.
-fn for_blocks(range: Range<usize>, mut work: impl FnMut(Range<usize>)) {
-    range.clone().step_by(BLOCK).for_each(|start| work(start..range.end.min(start + BLOCK)));
 }
 
 /// Returns some elements of an operand in the order of a walk, at most [`BLOCK`] of them, as a slice that does not overlap `written`.
@@ -289,7 +302,7 @@ pub(super) unsafe fn map1<A: Element, Y: Element>(a: &View, y: &View, f: impl Fn
         map1_blocks(a, y, &|a: &[A], y: &mut [Y]| {
             wide(
                 #[inline(always)]
-                || y.iter_mut().zip(a).for_each(|(y, &a)| *y = f(a)),
+                || loop1(a, y, &f),
             );
         })
     }
@@ -304,34 +317,36 @@ pub(super) unsafe fn map1_blocks<A: Element, Y: Element>(
     y: &View,
     work: &(dyn Fn(&[A], &mut [Y]) + Sync),
 ) -> Result<(), String> {
-    let (sizes, count) = (y.sizes(), y.count());
-    let (x, z) = (Stored::<A>::of(a), Stored::<Y>::of(y));
-    if are_alike(a, y) {
+    let (a_view, y_view, count) = (a, y, y.count());
+    let (a, y) = (Stored::<A>::of(a_view), Stored::<Y>::of(y_view));
+    if are_alike(a_view, y_view) {
         // SAFETY: the elements lie in the operands, and chunks are disjoint.
         for_chunks(count, CHUNK, |range| unsafe {
             let start = range.start as isize;
-            blocks1((x.at(start), 1), z.at(start), range.len(), work);
+            blocks1((a.at(start), 1), y.at(start), range.len(), work);
         });
         return Ok(());
     }
-    let walk = walk_of(&sizes, [broadcast_strides(a, &sizes)?, broadcast_strides(y, &sizes)?])?;
-    let [stride, _] = walk.inner_strides();
+    let sizes = y_view.sizes();
+    let walk = walk_of(&sizes, [broadcast_strides(a_view, &sizes)?, broadcast_strides(y_view, &sizes)?])?;
+    let ([a_stride, _], has_short_runs) = (walk.inner_strides(), has_short_runs(&walk));
     for_chunks(count, CHUNK, |range| {
-        if has_short_runs(&walk) {
-            return for_blocks(range, |block| {
-                let (mut buffer, mut results) = (Buffer::new(), Buffer::new());
-                // SAFETY: the block lies in both operands, and blocks are disjoint.
-                unsafe {
-                    let y = z.at(block.start as isize);
-                    let a = gather(&walk, 0, x, block.clone(), &mut buffer, y.address(0));
-                    y.write(0, block.len(), &mut results, |y| work(a, y));
-                }
+        if !has_short_runs {
+            // SAFETY: runs stay inside the operands, and no two runs share an output element.
+            return walk.runs(range, |[from, to], length| unsafe {
+                blocks1((a.at(from), a_stride), y.at(to), length, work);
             });
         }
-        // SAFETY: runs stay inside the operands, and no two runs share an output element.
-        walk.runs(range, |[from, to], length| unsafe {
-            blocks1((x.at(from), stride), z.at(to), length, work);
-        });
+        for (start, length) in blocks(range.len(), false) {
+            let first = range.start + start;
+            let (mut a_buffer, mut y_buffer) = (Buffer::new(), Buffer::new());
+            // SAFETY: the block lies in both operands, and blocks are disjoint.
+            unsafe {
+                let y = y.at(first as isize);
+                let a = gather(&walk, 0, a, first..first + length, &mut a_buffer, y.address(0));
+                y.write(0, length, &mut y_buffer, |y| work(a, y));
+            }
+        }
     });
     Ok(())
 }
@@ -352,14 +367,14 @@ pub(super) unsafe fn map2<A: Element, B: Element, Y: Element>(
         map2_blocks(a, b, y, &|a: &[A], b: &[B], y: &mut [Y]| {
             wide(
                 #[inline(always)]
-                || y.iter_mut().zip(a.iter().zip(b)).for_each(|(y, (&a, &b))| *y = f(a, b)),
+                || loop2(a, b, y, &f),
             );
         })
     }
 }
 
 /// Computes a block of results from the same blocks of two operands.
-type OfTwo<'a, A, B, Y> = &'a (dyn Fn(&[A], &[B], &mut [Y]) + Sync);
+type BinaryBlock<'a, A, B, Y> = &'a (dyn Fn(&[A], &[B], &mut [Y]) + Sync);
 
 /// Computes y elementwise over its sizes: `work` computes blocks of it from the same blocks of `a` and `b`.
 ///
@@ -369,38 +384,41 @@ unsafe fn map2_blocks<A: Element, B: Element, Y: Element>(
     a: &View,
     b: &View,
     y: &View,
-    work: OfTwo<A, B, Y>,
+    work: BinaryBlock<A, B, Y>,
 ) -> Result<(), String> {
-    let (sizes, count) = (y.sizes(), y.count());
-    let (x, w, z) = (Stored::<A>::of(a), Stored::<B>::of(b), Stored::<Y>::of(y));
-    if are_alike(a, y) && are_alike(b, y) {
+    let (a_view, b_view, y_view, count) = (a, b, y, y.count());
+    let (a, b, y) = (Stored::<A>::of(a_view), Stored::<B>::of(b_view), Stored::<Y>::of(y_view));
+    if are_alike(a_view, y_view) && are_alike(b_view, y_view) {
         // SAFETY: the elements lie in the operands, and chunks are disjoint.
         for_chunks(count, CHUNK, |range| unsafe {
             let start = range.start as isize;
-            blocks2((x.at(start), 1), (w.at(start), 1), z.at(start), range.len(), work);
+            blocks2((a.at(start), 1), (b.at(start), 1), y.at(start), range.len(), work);
         });
         return Ok(());
     }
-    let strides = [broadcast_strides(a, &sizes)?, broadcast_strides(b, &sizes)?, broadcast_strides(y, &sizes)?];
-    let walk = walk_of(&sizes, strides)?;
-    let [x_stride, w_stride, _] = walk.inner_strides();
+    let sizes = y_view.sizes();
+    let [of_a, of_b, of_y] = [a_view, b_view, y_view].map(|view| broadcast_strides(view, &sizes));
+    let walk = walk_of(&sizes, [of_a?, of_b?, of_y?])?;
+    let ([a_stride, b_stride, _], has_short_runs) = (walk.inner_strides(), has_short_runs(&walk));
     for_chunks(count, CHUNK, |range| {
-        if has_short_runs(&walk) {
-            return for_blocks(range, |block| {
-                let (mut a_buffer, mut b_buffer, mut results) = (Buffer::new(), Buffer::new(), Buffer::new());
-                // SAFETY: the block lies in the operands, and blocks are disjoint.
-                unsafe {
-                    let y = z.at(block.start as isize);
-                    let a = gather(&walk, 0, x, block.clone(), &mut a_buffer, y.address(0));
-                    let b = gather(&walk, 1, w, block.clone(), &mut b_buffer, y.address(0));
-                    y.write(0, block.len(), &mut results, |y| work(a, b, y));
-                }
+        if !has_short_runs {
+            // SAFETY: as in `map1_blocks`.
+            return walk.runs(range, |[a_from, b_from, to], length| unsafe {
+                blocks2((a.at(a_from), a_stride), (b.at(b_from), b_stride), y.at(to), length, work);
             });
         }
-        // SAFETY: as in `map1_blocks`.
-        walk.runs(range, |[a, b, y], length| unsafe {
-            blocks2((x.at(a), x_stride), (w.at(b), w_stride), z.at(y), length, work);
-        });
+        for (start, length) in blocks(range.len(), false) {
+            let first = range.start + start;
+            let elements = first..first + length;
+            let (mut a_buffer, mut b_buffer, mut y_buffer) = (Buffer::new(), Buffer::new(), Buffer::new());
+            // SAFETY: the block lies in the operands, and blocks are disjoint.
+            unsafe {
+                let y = y.at(first as isize);
+                let a = gather(&walk, 0, a, elements.clone(), &mut a_buffer, y.address(0));
+                let b = gather(&walk, 1, b, elements, &mut b_buffer, y.address(0));
+                y.write(0, length, &mut y_buffer, |y| work(a, b, y));
+            }
+        }
     });
     Ok(())
 }
@@ -434,7 +452,7 @@ pub(super) unsafe fn map3<A: Element, B: Element, C: Element, Y: Element>(
             blocks3(a, b, c, y.at(y_offset), length, |a, b, c, y| {
                 wide(
                     #[inline(always)]
-                    || y.iter_mut().zip(a.iter().zip(b).zip(c)).for_each(|(y, ((&a, &b), &c))| *y = f(a, b, c)),
+                    || loop3(a, b, c, y, &f),
                 );
             });
         });

@@ -279,8 +279,9 @@ fn copy_apart<A: Copy>(source: &[A], stride: usize, target: &mut [f32], f: impl 
     );
 }
 
+/// Whether a type is `f32`.
 #[inline(always)]
-fn is_f32<T: 'static>() -> bool {
+pub(super) fn is_f32<T: 'static>() -> bool {
     TypeId::of::<T>() == TypeId::of::<f32>()
 }
 

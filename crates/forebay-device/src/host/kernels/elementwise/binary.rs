@@ -45,8 +45,8 @@ pub(super) unsafe fn run(op: BinaryOp, activation: Activation, a: &View, b: &Vie
     }
 }
 
-/// Integers are rare in models (shapes, labels and masks), so only the functions that masks and indices are computed with are compiled into
-/// loops; the others are called indirectly.
+/// Integers are rare in models (shapes, labels and masks), so only the functions that masks and indices use are compiled into loops; others are
+/// called for each element through a pointer.
 ///
 /// # Safety
 /// As for [`super::super::run`], and the operands must be of type `T`.

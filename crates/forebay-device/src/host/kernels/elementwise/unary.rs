@@ -6,11 +6,12 @@ use forebay_base::DataType;
 use forebay_base::kernel::UnaryOp;
 
 use super::super::View;
-use super::super::block::{map1, map1_blocks, map2};
+use super::super::block::{loop1, map1, map1_blocks, map2};
 use super::super::buffer::{BLOCK, Buffer};
 use super::super::element::{Bool, Float, Number, for_type};
 use super::super::parallel::{wide, widest};
 use super::super::simd::limited;
+use super::super::stored::is_f32;
 
 /// y = op(x).
 ///
@@ -130,7 +131,7 @@ fn each<T: Float>(f: impl Fn(T) -> T + Sync + 'static) -> Result<BlockFunction<T
     Ok(Box::new(move |x, y| {
         wide(
             #[inline(always)]
-            || y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(x)),
+            || loop1(x, y, &f),
         );
     }))
 }
@@ -138,20 +139,20 @@ fn each<T: Float>(f: impl Fn(T) -> T + Sync + 'static) -> Result<BlockFunction<T
 /// Compiles a function that takes long into a loop over blocks, with the widest vectors if its elements are float32.
 #[inline(always)]
 fn each_long<T: Float>(f: impl Fn(T) -> T + Sync + 'static) -> Result<BlockFunction<T>, String> {
-    if size_of::<T>() != size_of::<f32>() {
+    if !is_f32::<T>() {
         return each(f);
     }
     Ok(Box::new(move |x, y| {
         widest(
             #[inline(always)]
-            || y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(x)),
+            || loop1(x, y, &f),
         );
     }))
 }
 
 /// Returns a function that is computed one element at a time anyway.
 fn each_alone<T: Float>(f: fn(T) -> T) -> Result<BlockFunction<T>, String> {
-    Ok(Box::new(move |x, y| y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(x))))
+    Ok(Box::new(move |x, y| loop1(x, y, &f)))
 }
 
 /// Returns the function of blocks that an operation computes.

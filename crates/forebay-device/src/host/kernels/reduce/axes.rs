@@ -94,8 +94,8 @@ pub(super) unsafe fn run<T: Float + Reducible>(op: ReduceOp, axes: &[usize], x: 
     Ok(())
 }
 
-/// Computes the same for integers, which are rare in models (shapes and masks): only sums are compiled into loops, other functions are called
-/// indirectly.
+/// Computes the same for integers. They are rare in models (shapes and masks), so only sums are compiled into loops; other functions are called
+/// for each element through a pointer.
 ///
 /// # Safety
 /// As [`run`].
@@ -107,9 +107,9 @@ pub(super) unsafe fn run_integers<T: Reducible>(
 ) -> Result<(), String> {
     let layout = layout(axes, x, y)?;
     let number = T::Sum::from_f64;
-    type OfOne<T> = fn(T) -> T;
-    type OfTwo<T> = fn(T, T) -> T;
-    let (start, of_element, merge): (T::Sum, OfOne<T::Sum>, OfTwo<T::Sum>) = match op {
+    type Unary<T> = fn(T) -> T;
+    type Binary<T> = fn(T, T) -> T;
+    let (start, of_element, merge): (T::Sum, Unary<T::Sum>, Binary<T::Sum>) = match op {
         ReduceOp::Sum | ReduceOp::Mean => (number(0.0), |x| x, T::Sum::plus),
         ReduceOp::Max => (number(f64::NEG_INFINITY), |x| x, T::Sum::maximum),
         ReduceOp::Min => (number(f64::INFINITY), |x| x, T::Sum::minimum),
@@ -180,6 +180,7 @@ unsafe fn reduce<T: Reducible>(
     let chunk = if layout.inner_reduced { CHUNK } else { (CHUNK * 4 / block).max(1) };
     let chunks = depth.div_ceil(chunk);
     let groups = layout.kept.count() * blocks;
+    // Otherwise, each task computes a whole output.
     let has_parts = chunks != 1 || !layout.inner_reduced;
     let mut partials = vec![start; if has_parts { groups * chunks * block } else { 0 }];
     let partial_pointer = Pointer::new(partials.as_mut_ptr());
@@ -189,7 +190,7 @@ unsafe fn reduce<T: Reducible>(
             #[inline(always)]
             || {
                 for task in range {
-                    // Divisions take as long as short rows.
+                    // A division would take as long as a short row.
                     let (group, first) = if has_parts { (task / chunks, task % chunks * chunk) } else { (task, 0) };
                     let elements = first..depth.min(first + chunk);
                     if layout.inner_reduced {
