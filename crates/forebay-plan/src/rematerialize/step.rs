@@ -49,7 +49,7 @@ impl Content<'_> {
 pub(super) struct Item {
     pub(super) reads: Vec<usize>,
     pub(super) writes: Vec<usize>,
-    /// What it reads, then what it writes without reading it. A merged launch can have thousands of each.
+    /// What it reads, then what it writes without reading it.
     pub(super) touched: Vec<usize>,
     pub(super) duration_ns: u64,
     pub(super) workspace_bytes: i64,
