@@ -37,13 +37,6 @@ pub(super) struct Content<'a> {
     pub(super) chunk: &'a Chunk,
 }
 
-impl Content<'_> {
-    /// Returns whether a launch after `from` and before `to` writes it.
-    pub(super) fn changes_between(&self, from: usize, to: usize) -> bool {
-        self.chunk.accesses.iter().any(|access| access.writes && from < access.launch && access.launch < to)
-    }
-}
-
 /// A launch and the contents that it touches.
 #[derive(Default)]
 pub(super) struct Item {
@@ -56,7 +49,9 @@ pub(super) struct Item {
     /// Contents that it writes, each with one that it reads and whose bytes the former may take over ([`mod@crate::alias`]).
     pub(super) in_place: Vec<(usize, usize)>,
     /// Whether it may run twice: it changes nothing that it reads or that others write, and no other process takes part in it.
-    pub(super) repeats: bool,
+    repeats: bool,
+    /// The next launch that changes what it reads; `usize::MAX` if there is none.
+    next_change: usize,
 }
 
 /// A step, prepared for the search.
@@ -90,7 +85,8 @@ impl<'a> Step<'a> {
             let is_on_host = chunk.accesses.len() == chunk.host_accesses.len();
             if is_on_host { 0 } else { chunk.device_bytes() as i64 }
         };
-        let mut items: Vec<Item> = (0..live.launch_count).map(|_| Item::default()).collect();
+        let unchanged = || Item { next_change: usize::MAX, ..Item::default() };
+        let mut items: Vec<Item> = (0..live.launch_count).map(|_| unchanged()).collect();
         let mut contents = Vec::new();
         let mut gap_count = 0;
         // By buffer: its first content.
@@ -104,13 +100,16 @@ impl<'a> Step<'a> {
             };
             let number = contents.len();
             numbers.entry(buffer).or_insert(number);
-            for access in &chunk.accesses {
+            let mut next_change = usize::MAX;
+            for access in chunk.accesses.iter().rev() {
                 let item = &mut items[access.launch];
                 if access.reads {
                     item.reads.push(number);
+                    item.next_change = item.next_change.min(next_change);
                 }
                 if access.writes {
                     item.writes.push(number);
+                    next_change = access.launch;
                 }
             }
             let role = program.buffer(buffer).role;
@@ -183,7 +182,7 @@ impl<'a> Step<'a> {
     /// Returns whether a launch may run again before another one: what it reads has not changed since.
     pub(super) fn may_repeat(&self, launch: usize, at: usize) -> bool {
         let item = &self.items[launch];
-        item.repeats && item.reads.iter().all(|&read| !self.contents[read].changes_between(launch, at))
+        item.repeats && at <= item.next_change
     }
 
     /// Returns the live bytes during each launch of a sequence.
