@@ -1,7 +1,7 @@
 //! Augmentation: random changes to samples each time they are used.
 //!
 //! The changes to a sample depend only on the seed, the epoch and the sample's index, not on its batch, on threads or on earlier samples.
-//! Changes that move positions (flips, crops, rotations) apply to labels of the same sizes as well.
+//! Changes that move positions (flips, crops, rotations) apply to labels and further inputs of the same sizes as well.
 
 use std::str::FromStr;
 
@@ -153,8 +153,9 @@ pub struct Augmentation {
 }
 
 impl Augmentation {
-    /// Changes the samples of a batch: floating-point inputs with two or three spatial axes, and labels of the same sizes. `samples` are
-    /// the indices of the batch's samples. Changes that involve other samples are left to the data set.
+    /// Changes the samples of a batch: floating-point inputs with two or three spatial axes, and labels and further inputs of the same
+    /// sizes, which have these axes last, after the batch axis and at most one more. `samples` are the indices of the batch's samples.
+    /// Changes that involve other samples are left to the data set.
     ///
     /// # Errors
     /// [`DataError`] if the batch has no such input.
@@ -162,12 +163,9 @@ impl Augmentation {
         if self.transforms.iter().all(|transform| transform.is_mixing()) {
             return Ok(batch);
         }
-        let mut spatial: Option<Vec<u64>> = None;
-        for (name, input) in &mut batch.inputs {
+        let mut changed: Vec<Vec<u64>> = Vec::new();
+        for (name, input) in batch.inputs.iter_mut().filter(|(_, input)| has_values(input)) {
             let (data_type, shape) = (input.data_type(), input.shape().to_vec());
-            if !data_type.is_float() || !matches!(shape.len(), 4 | 5) {
-                continue;
-            }
             let origin = format!("input {name}");
             let mut values = convert(input.clone(), DataType::Float32, 1.0, &origin)?.to_f32().unwrap_or_default();
             let per_sample = values.len() / samples.len().max(1);
@@ -176,25 +174,41 @@ impl Augmentation {
                 self.change(values, &grid, epoch, sample, Kind::Values);
             }
             *input = convert(Tensor::from_f32(&shape, &values), data_type, 1.0, &origin)?;
-            spatial = Some(shape[2..].to_vec());
+            changed.push(shape[2..].to_vec());
         }
-        let Some(spatial) = spatial else {
+        if changed.is_empty() {
             let reason = "augmentation requires a floating-point input with two or three spatial axes";
             return Err(DataError::unsupported("the data", reason));
-        };
-        if let Some(labels) = batch.labels.to_i64().filter(|_| batch.labels.shape().get(1..) == Some(&spatial)) {
-            let mut labels = labels;
-            let grid = Grid::of(&spatial);
-            for (labels, &sample) in labels.chunks_exact_mut(grid.count().max(1)).zip(samples) {
-                self.change(labels, &grid, epoch, sample, Kind::Labels);
+        }
+        let others = batch.inputs.values_mut().filter(|input| !has_values(input));
+        for tensor in others.chain([&mut batch.labels]) {
+            if let Some(spatial) = changed.iter().find(|spatial| plane::is_map(tensor.shape(), spatial)) {
+                *tensor = self.moved(tensor, &Grid::of(spatial), samples, epoch);
             }
-            let data_type = batch.labels.data_type();
-            batch.labels = convert(Tensor::from_i64(batch.labels.shape(), &labels), data_type, 1.0, "labels")?;
         }
         Ok(batch)
     }
 
-    /// Changes a sample: its values, channel by channel, or its labels.
+    /// Moves the elements of a map as those of an input with the same sizes are moved. Each position takes the nearest element, or 0.
+    fn moved(&self, tensor: &Tensor, grid: &Grid, samples: &[u64], epoch: u64) -> Tensor {
+        let size = tensor.data_type().size_bytes() as usize;
+        let (plane, per_sample) = (grid.count() * size, tensor.bytes().len() / samples.len().max(1));
+        let mut bytes = vec![0; tensor.bytes().len()];
+        let pairs = bytes.chunks_exact_mut(per_sample.max(1)).zip(tensor.bytes().chunks_exact(per_sample.max(1)));
+        for ((to, from), &sample) in pairs.zip(samples) {
+            // Positions are moved instead of elements, counted from 1: 0 is outside.
+            let mut places: Vec<i64> = (1..=grid.count() as i64).collect();
+            self.change(&mut places, grid, epoch, sample, Kind::Labels);
+            for (to, from) in to.chunks_exact_mut(plane.max(1)).zip(from.chunks_exact(plane.max(1))) {
+                for (to, &place) in to.chunks_exact_mut(size).zip(&places).filter(|(_, place)| **place > 0) {
+                    to.copy_from_slice(&from[(place as usize - 1) * size..][..size]);
+                }
+            }
+        }
+        Tensor::new(tensor.data_type(), tensor.shape(), bytes).expect("as many bytes as before")
+    }
+
+    /// Changes a sample: its values, channel by channel, or the positions of a map.
     fn change<T: plane::Element>(&self, values: &mut [T], grid: &Grid, epoch: u64, sample: u64, kind: Kind) {
         for (number, transform) in (0..).zip(&self.transforms) {
             // Each change has its own random numbers, which are the same for inputs and labels.
@@ -246,6 +260,11 @@ impl Augmentation {
             }
         }
     }
+}
+
+/// Returns whether an input's values are changed: those of floating-point numbers with channels and two or three spatial axes.
+fn has_values(input: &Tensor) -> bool {
+    input.data_type().is_float() && matches!(input.shape().len(), 4 | 5)
 }
 
 /// What a change applies to.
@@ -315,6 +334,41 @@ mod tests {
             }
             assert!(changed > 4, "{changed} of 8");
         }
+    }
+
+    #[test]
+    fn maps_of_any_type_and_further_inputs_move_with_their_sample() {
+        let words = ["hflip", "vflip", "crop:2", "rotate:30", "elastic:1"];
+        let float = |shape: &[u64], values: &[i64]| {
+            Tensor::from_f32(shape, &values.iter().map(|&value| value as f32).collect::<Vec<_>>())
+        };
+        for epoch in 0..4 {
+            let given = batch(2, 1, &[5, 6]);
+            let numbers = given.labels.to_i64().unwrap();
+            let expected = augmentation(&words).apply(given.clone(), &[1, 8], epoch).unwrap().labels.to_i64().unwrap();
+            let by_channel: Vec<i64> = numbers.chunks(30).flat_map(|map| [map, map].concat()).collect();
+            let both: Vec<i64> = expected.chunks(30).flat_map(|map| [map, map].concat()).collect();
+            for (labels, wanted) in [
+                (float(&[2, 5, 6], &numbers), float(&[2, 5, 6], &expected)),
+                (float(&[2, 1, 5, 6], &numbers), float(&[2, 1, 5, 6], &expected)),
+                (float(&[2, 2, 5, 6], &by_channel), float(&[2, 2, 5, 6], &both)),
+                (Tensor::from_i64(&[2, 2, 5, 6], &by_channel), Tensor::from_i64(&[2, 2, 5, 6], &both)),
+            ] {
+                let mut given = Batch { labels: labels.clone(), ..given.clone() };
+                // A smaller input, a map without channels and one of integers.
+                given.inputs.insert("z".into(), Tensor::from_f32(&[2, 1, 2, 2], &[1.0; 8]));
+                given.inputs.insert("map".into(), float(&[2, 5, 6], &numbers));
+                given.inputs.insert("whole".into(), Tensor::from_i64(&[2, 1, 5, 6], &numbers));
+                let found = augmentation(&words).apply(given, &[1, 8], epoch).unwrap();
+                assert_eq!(found.labels, wanted);
+                assert_eq!(found.inputs["map"], float(&[2, 5, 6], &expected));
+                assert_eq!(found.inputs["whole"], Tensor::from_i64(&[2, 1, 5, 6], &expected));
+            }
+        }
+        // Labels of other sizes stay as they are.
+        let labels = Tensor::from_f32(&[1, 3], &[0.0, 1.0, 2.0]);
+        let given = Batch { labels: labels.clone(), ..batch(1, 1, &[3, 3]) };
+        assert_eq!(augmentation(&words).apply(given, &[1], 0).unwrap().labels, labels);
     }
 
     #[test]

@@ -318,7 +318,7 @@ impl DataSet {
         self.bad.values().map(String::as_str)
     }
 
-    /// Measures the mean and deviation of each channel over all samples as stored. Only floating-point inputs count.
+    /// Measures the mean and deviation of each channel of each input over all samples as stored. Only floating-point inputs count.
     ///
     /// # Errors
     /// [`DataError`] naming the file, or data without such an input.

@@ -34,7 +34,7 @@ pub fn guess(data: &str, image_size: u64) -> Result<Requirements, DataError> {
 /// # Errors
 /// The errors of [`fn@guess`].
 pub fn guess_with(data: &str, image_size: u64, reading: &Reading) -> Result<Requirements, DataError> {
-    let (path, kind) = kind(data)?;
+    let (path, kind) = kind(data, reading)?;
     let kind = match (kind, &reading.text.tokenizer) {
         (Kind::Columns, Some(_)) => Kind::Text,
         _ => kind,

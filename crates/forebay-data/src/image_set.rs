@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_base::Tensor;
 
+use crate::class_folders::{ClassFolders, class_folders};
 use crate::dataset::{Batch, Description, Requirements, Source, size_of_files};
 use crate::digest::Digest;
 use crate::error::DataError;
@@ -37,20 +38,12 @@ pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source
         let reason = format!("a folder of images has one label per image, but the model expects {shape:?} per sample");
         return Err(DataError::layout(folder, reason));
     }
-    let classes: Vec<PathBuf> = listed(folder)?.into_iter().filter(|path| path.is_dir()).collect();
-    let (mut files, mut labels) = (Vec::new(), Vec::new());
-    for (class, class_folder) in classes.iter().enumerate() {
-        let images = listed(class_folder)?.into_iter().filter(|path| is_image(path) && path.is_file());
-        files.extend(images);
-        labels.resize(files.len(), class as i64);
-    }
+    let ClassFolders { files, labels, kind } = class_folders(folder, "images", is_image)?;
     if files.is_empty() {
         let reason = "no data in this folder: expected sub-folders, one per class, of PNG, JPEG, WebP or TIFF images; or \
                       NIfTI pairs, .npy files, tar shards, or Parquet or Arrow files";
         return Err(DataError::layout(folder, reason));
     }
-    let kind = format!("a folder of images in {} classes", classes.len());
-    let labels = Tensor::from_i64(&[labels.len() as u64], &labels);
     Ok(Box::new(ImageSet { kind, files, labels, weights: None, images }))
 }
 
@@ -60,17 +53,12 @@ pub(crate) fn one_each(labels: &Tensor) -> Option<Vec<i64>> {
     labels.integers().map(Iterator::collect).filter(|labels: &Vec<i64>| labels.len() as u64 == count)
 }
 
-/// Lists the entries of a folder in the order of their names, without hidden ones.
-pub(crate) fn listed(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
-    let mut paths = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(|error| DataError::io(folder, error))? {
-        let entry = entry.map_err(|error| DataError::io(folder, error))?;
-        if !entry.file_name().to_string_lossy().starts_with('.') {
-            paths.push(entry.path());
-        }
-    }
-    paths.sort_unstable();
-    Ok(paths)
+/// Returns whether a folder has images in its sub-folders.
+///
+/// # Errors
+/// [`DataError`] if a folder cannot be listed.
+pub(crate) fn is_images(folder: &Path) -> Result<bool, DataError> {
+    Ok(!class_folders(folder, "images", is_image)?.files.is_empty())
 }
 
 impl Source for ImageSet {
@@ -162,6 +150,23 @@ mod tests {
             open(folder.path(), &requirements(1)).unwrap().batch(&[0]).unwrap().inputs["x"].shape(),
             [1, 1, 2, 3]
         );
+    }
+
+    #[test]
+    fn what_is_left_out_is_named() {
+        let folder = folder();
+        let kind = || open(folder.path(), &requirements(1)).unwrap().description().unwrap().kind;
+        assert_eq!(kind(), "a folder of images in 2 classes; left out: dog/notes.txt");
+        for class in ["ape", "bee/nested"] {
+            std::fs::create_dir_all(folder.path().join(class)).unwrap();
+        }
+        std::fs::write(folder.path().join("README.md"), "words").unwrap();
+        std::fs::rename(folder.path().join("cat/b.png"), folder.path().join("cat/b.gif")).unwrap();
+        std::fs::copy(folder.path().join("dog/a.PNG"), folder.path().join("above.png")).unwrap();
+        std::fs::copy(folder.path().join("dog/a.PNG"), folder.path().join("bee/a.pnm")).unwrap();
+        let expected =
+            "a folder of images in 4 classes; without images: ape and 1 more; left out: above.png and 3 more";
+        assert_eq!(kind(), expected);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! | [`mod@convert`] | conversions between element types |
 //! | [`npy`] | files of one NumPy array |
 //! | [`npz`] | files of several NumPy arrays |
+//! | `gzip` | gzip files, with their checksums |
 //! | [`nifti`] | medical volumes in NIfTI-1 files |
 //! | `nrrd`, `volume_file` | volumes in NRRD files; volumes in either format, chosen by the file's name |
 //! | [`volume`] | cropping, padding and normalising volumes |
@@ -26,9 +27,10 @@
 //! | [`archive_set`] | data sets in an `.npz` archive or a folder of `.npy` files |
 //! | [`ragged_set`] | data sets of samples of different sizes |
 //! | [`volume_set`] | data sets of pairs of volumes |
+//! | `class_folders` | folders with one sub-folder for each class |
 //! | `image_file` | image files |
 //! | [`image_set`] | data sets of images, one folder per class |
-//! | `sound_file`, `sound_set` | one sound; data sets of sounds, one folder per class |
+//! | `wav`, `sound_file`, `sound_set` | WAV files; one sound; data sets of sounds, one folder per class |
 //! | [`manifest`] | tables of images with their labels |
 //! | [`tar_set`] | data sets in tar shards |
 //! | `table_files` | which files are tables of columns |
@@ -64,6 +66,7 @@ mod arrow_values;
 pub mod augment;
 pub mod batch;
 mod boxes;
+mod class_folders;
 pub mod convert;
 pub mod dataset;
 pub mod digest;
@@ -72,6 +75,7 @@ mod documents;
 mod elastic;
 pub mod error;
 mod guess;
+mod gzip;
 mod image_file;
 pub mod image_set;
 pub mod loader;
@@ -110,6 +114,7 @@ mod tokens;
 pub mod volume;
 mod volume_file;
 pub mod volume_set;
+mod wav;
 
 pub use arrays::HeldBytes;
 pub use augment::{Augmentation, Transform};

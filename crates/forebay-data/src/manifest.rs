@@ -1,8 +1,8 @@
 //! Tables of images: `.csv` files with a line for each image, which has its path and label.
 //!
 //! The first line names the columns: `path`, and one or more columns of labels. Paths are relative to the table's folder. Class labels are
-//! integers, or words, which are numbered in alphabetical order. Value labels are numbers, one in each column. A column `weight` holds the
-//! weights of samples for weighted sampling, which is optional.
+//! whole numbers, or words, which are numbered in alphabetical order. Value labels are numbers, one in each column. A column `weight` holds
+//! the weights of samples for weighted sampling, which is optional.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,9 +27,11 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
     any_labels.labels = LabelKind::Classes;
     let images = Images::of(&any_labels, "a table of images").map_err(|reason| DataError::layout(path, reason))?;
     let text = forebay_limits::read_text(path, TABLE_BYTES_MAX).map_err(|error| DataError::io(path, error))?;
-    let mut lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
     let at = |line: usize, reason: String| DataError::malformed(format!("{}, line {line}", path.display()), reason);
-    let columns = lines.next().map(|(_, line)| cells(line)).unwrap_or_default();
+    // Some programs begin a file with a byte order mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    let mut records = records(text).map_err(|(line, reason)| at(line, reason))?.into_iter();
+    let columns = records.next().map(|(_, columns)| columns).unwrap_or_default();
     if columns.first().map(String::as_str) != Some("path") || columns.len() < 2 {
         return Err(at(
             1,
@@ -39,8 +41,8 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
     let weight = columns.iter().position(|column| column == "weight");
     let folder = path.parent().unwrap_or(Path::new(""));
     let (mut files, mut labels, mut weights) = (Vec::new(), Vec::new(), Vec::new());
-    for (line, text) in lines {
-        let mut row = cells(text).into_iter();
+    for (line, row) in records {
+        let mut row = row.into_iter();
         let file = row.next().filter(|file| !file.is_empty()).ok_or_else(|| at(line, "the path is missing".into()))?;
         let mut row: Vec<String> = row.collect();
         if row.len() + 1 != columns.len() {
@@ -65,8 +67,11 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
     Ok(Box::new(ImageSet { kind, files, labels, weights, images }))
 }
 
+/// The cells of a line, with its number.
+type Row = (usize, Vec<String>);
+
 /// Labels with their line numbers.
-type Labels = [(usize, Vec<String>)];
+type Labels = [Row];
 
 fn classes(labels: &Labels, requirements: &Requirements) -> Result<Tensor, (usize, String)> {
     let wanted = &requirements.label_shape;
@@ -74,13 +79,45 @@ fn classes(labels: &Labels, requirements: &Requirements) -> Result<Tensor, (usiz
         return Err((*line, format!("found {} class labels, but the model expects {wanted:?} per sample", row.len())));
     }
     let words = || labels.iter().map(|(_, row)| row[0].as_str());
-    let numbers: Option<Vec<i64>> = words().map(|word| word.parse().ok()).collect();
-    let numbers = numbers.unwrap_or_else(|| {
-        let mut names: BTreeMap<&str, i64> = words().map(|word| (word, 0)).collect();
-        names.values_mut().zip(0..).for_each(|(class, number)| *class = number);
-        words().map(|word| names[word]).collect()
-    });
+    let first = |is_wanted: &dyn Fn(&str) -> bool| {
+        labels.iter().map(|(line, row)| (*line, row[0].as_str())).find(|(_, word)| is_wanted(word))
+    };
+    // Programs that write tables turn whole numbers into numbers like 2.0.
+    let number = |word: &str| word.parse().ok().or_else(|| whole(word.parse().ok()?));
+    let is_number = |word: &str| word.parse::<f64>().is_ok_and(f64::is_finite);
+    // Words can look like numbers, as the classes of characters 0 to 9 and A to Z do, and a class can be called NA.
+    let has_words = first(&|word| !is_number(word) && !is_missing(word)).is_some();
+    let numbers = match words().map(number).collect::<Option<Vec<i64>>>() {
+        Some(numbers) => numbers,
+        None if has_words && words().all(|word| !word.is_empty()) => {
+            let mut names: BTreeMap<&str, i64> = words().map(|word| (word, 0)).collect();
+            names.values_mut().zip(0..).for_each(|(class, number)| *class = number);
+            words().map(|word| names[word]).collect()
+        }
+        None => {
+            return Err(match first(&|word| if has_words { word.is_empty() } else { is_missing(word) }) {
+                Some((line, "")) => (line, "the label is missing".to_owned()),
+                Some((line, word)) => (line, format!("the label is missing: '{word}'")),
+                None => {
+                    let (line, word) = first(&|word| number(word).is_none()).unwrap_or((1, ""));
+                    (line, format!("the label '{word}' is not a class: classes are whole numbers or words"))
+                }
+            });
+        }
+    };
     Ok(Tensor::from_i64(&[numbers.len() as u64], &numbers))
+}
+
+/// Returns whether a cell has no value among numbers: it is empty, or what some programs write for that.
+fn is_missing(word: &str) -> bool {
+    let markers = ["", "n/a", "na", "nan", "-nan", "none", "null", "nil", "?", "-"];
+    markers.contains(&word.trim_start_matches('#').to_ascii_lowercase().as_str())
+}
+
+/// Returns a number as an integer, if it is one that float64 represents exactly.
+fn whole(number: f64) -> Option<i64> {
+    const EXACT: f64 = (1u64 << 53) as f64;
+    (number.fract() == 0.0 && number.abs() <= EXACT).then_some(number as i64)
 }
 
 fn values(
@@ -97,8 +134,8 @@ fn values(
             return Err((*line, format!("found {} labels, but the model expects {wanted:?} per sample", row.len())));
         }
         for word in row {
-            let number: Option<f32> = word.parse().ok();
-            numbers.push(number.ok_or_else(|| (*line, format!("'{word}' is not a number")))?);
+            let number = word.parse::<f32>().ok().filter(|number| number.is_finite());
+            numbers.push(number.ok_or_else(|| (*line, format!("'{word}' is not a number that float32 can hold")))?);
         }
     }
     let shape: Vec<u64> = [labels.len() as u64].into_iter().chain(requirements.label_shape.iter().copied()).collect();
@@ -106,30 +143,46 @@ fn values(
     convert(tensor, data_type, 1.0, &path.display().to_string()).map_err(|error| (1, error.to_string()))
 }
 
-/// Returns the cells of a line. A cell in double quotes can contain commas, and quotes if they are doubled.
-fn cells(line: &str) -> Vec<String> {
-    let mut cells = vec![String::new()];
-    let (mut quoted, mut letters) = (false, line.chars().peekable());
-    while let Some(letter) = letters.next() {
-        match letter {
-            '"' if quoted && letters.peek() == Some(&'"') => {
-                cells.last_mut().into_iter().for_each(|cell| cell.push('"'))
-            }
-            '"' => {
-                quoted = !quoted;
-                continue;
-            }
-            ',' if !quoted => {
-                cells.push(String::new());
-                continue;
-            }
-            letter => cells.last_mut().into_iter().for_each(|cell| cell.push(letter)),
+/// Splits a table into the cells of its lines, without empty lines; each comes with the number of its first line. A cell that begins with a
+/// double quote ends with one, and can contain commas, line breaks, and quotes if they are doubled.
+///
+/// # Errors
+/// The number of a line and what is wrong with it.
+fn records(text: &str) -> Result<Vec<Row>, (usize, String)> {
+    let (mut records, mut cells, mut cell) = (Vec::new(), Vec::new(), String::new());
+    // The line in which a quoted cell begins, while it is read.
+    let mut quoted: Option<usize> = None;
+    let (mut line, mut first) = (1, 1);
+    let mut letters = text.chars().peekable();
+    while let Some(mut letter) = letters.next() {
+        if letter == '\r' {
+            letters.next_if_eq(&'\n');
+            letter = '\n';
         }
-        if letter == '"' {
-            letters.next();
+        line += usize::from(letter == '\n');
+        match letter {
+            '"' if quoted.is_some() => match letters.next_if_eq(&'"') {
+                Some(_) => cell.push('"'),
+                None => quoted = None,
+            },
+            _ if quoted.is_some() => cell.push(letter),
+            '"' if cell.trim().is_empty() => quoted = Some(line),
+            ',' => cells.push(std::mem::take(&mut cell).trim().to_owned()),
+            '\n' => {
+                cells.push(std::mem::take(&mut cell).trim().to_owned());
+                records.push((first, std::mem::take(&mut cells)));
+                first = line;
+            }
+            _ => cell.push(letter),
         }
     }
-    cells.into_iter().map(|cell| cell.trim().to_owned()).collect()
+    if let Some(line) = quoted {
+        return Err((line, "a cell begins with a double quote, but none ends it".to_owned()));
+    }
+    cells.push(cell.trim().to_owned());
+    records.push((first, cells));
+    records.retain(|(_, cells)| *cells != [""]);
+    Ok(records)
 }
 
 #[cfg(test)]
@@ -174,6 +227,49 @@ mod tests {
         assert_eq!(labels(&rows(["0.5", "-2"]), values, &[1]).unwrap(), Tensor::from_f32(&[2, 1], &[-2.0, 0.5]));
         let two = "path,u,v\nimages/a.png,1,2\n\"images/b, 2.png\",3,4\n";
         assert_eq!(labels(two, values, &[2]).unwrap(), Tensor::from_f32(&[2, 2], &[3.0, 4.0, 1.0, 2.0]));
+    }
+
+    #[test]
+    fn whole_numbers_keep_their_values_and_missing_ones_are_named() {
+        let rows =
+            |labels: [&str; 2]| format!("path,label\nimages/a.png,{}\n\"images/b, 2.png\",{}\n", labels[0], labels[1]);
+        let classes = |words: [&str; 2]| labels(&rows(words), LabelKind::Classes, &[]);
+        assert_eq!(classes(["2.0", "10.0"]).unwrap(), Tensor::from_i64(&[2], &[10, 2]));
+        assert_eq!(classes(["2", "-1"]).unwrap(), Tensor::from_i64(&[2], &[-1, 2]));
+        assert_eq!(classes(["7", "A"]).unwrap(), Tensor::from_i64(&[2], &[1, 0]), "digits and letters");
+        assert_eq!(classes(["Na", "Cl"]).unwrap(), Tensor::from_i64(&[2], &[0, 1]));
+        for (words, reason) in [
+            (["0", ""], "line 3: the label is missing"),
+            (["NaN", "1"], "line 2: the label is missing: 'NaN'"),
+            (["cat", ""], "line 3: the label is missing"),
+            (["7", "N/A"], "line 3: the label is missing: 'N/A'"),
+            (["1.5", "2"], "line 2: the label '1.5' is not a class"),
+            (["3", "99999999999999999999"], "line 3: the label '99999999999999999999' is not a class"),
+        ] {
+            let error = classes(words).unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+        let values = LabelKind::Values(DataType::Float32);
+        let error = labels(&rows(["1", "nan"]), values, &[1]).unwrap_err();
+        assert!(error.contains("line 3: 'nan' is not a number"), "{error}");
+    }
+
+    #[test]
+    fn tables_of_other_programs_are_read() {
+        let expected = Tensor::from_i64(&[2], &[3, 7]);
+        for text in [
+            "\u{feff}path,label\r\nimages/a.png,7\r\n\"images/b, 2.png\",3\r\n",
+            "\u{feff}\"path\",\"label\"\rimages/a.png,7\r\r \"images/b, 2.png\" ,3",
+        ] {
+            assert_eq!(labels(text, LabelKind::Classes, &[]).unwrap(), expected);
+        }
+        let read = |text| records(text).unwrap();
+        let row = |line: usize, cells: &[&str]| (line, cells.iter().map(|&cell| cell.to_owned()).collect::<Vec<_>>());
+        assert_eq!(
+            read("a,b\n\n\"two\r\nlines, \"\"x\"\"\",1\n5\" disk,\n"),
+            [row(1, &["a", "b"]), row(3, &["two\nlines, \"x\"", "1"]), row(5, &["5\" disk", ""])]
+        );
+        assert_eq!(records("a,b\n1,\"2\n3,4\n").unwrap_err().0, 2);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::augment::{Augmentation, Transform};
 use crate::batch::Batch;
 use crate::convert::convert;
 use crate::error::DataError;
-use crate::plane::Grid;
+use crate::plane::{Grid, is_map};
 
 /// Distinguishes the random numbers of mixing from others of the same seed.
 const MIXED: u64 = 0x6d69_7865_6400;
@@ -89,11 +89,11 @@ impl Mixing {
             })
             .collect();
         for (name, input) in &mut batch.inputs {
-            if input.shape().get(2..) == Some(&spatial) {
+            if is_map(input.shape(), &spatial) {
                 *input = pasted(input, &others.inputs[name], &grid, &holes);
             }
         }
-        if batch.labels.shape().get(1..) == Some(&spatial) || batch.labels.shape().get(2..) == Some(&spatial) {
+        if is_map(batch.labels.shape(), &spatial) {
             batch.labels = pasted(&batch.labels, &others.labels, &grid, &holes);
             return Ok(batch);
         }

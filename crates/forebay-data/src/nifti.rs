@@ -7,11 +7,11 @@
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use flate2::read::MultiGzDecoder;
 use forebay_base::DataType;
 
 use crate::convert::to_f64;
 use crate::error::DataError;
+use crate::gzip::Gzip;
 use crate::npy::row_major;
 use forebay_base::host_tensor::{Tensor, packed_size_bytes};
 
@@ -82,10 +82,9 @@ pub fn open(path: &Path) -> Result<VoxelStream<Box<dyn Read>>, DataError> {
     let file_bytes = file.metadata().map_err(|error| DataError::io(path, error))?.len();
     let is_packed = path.extension().is_some_and(|extension| extension == "gz");
     let file = BufReader::new(file);
-    let stream: Box<dyn Read> = if is_packed { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
+    let stream: Box<dyn Read> = if is_packed { Box::new(Gzip::new(file)) } else { Box::new(file) };
     let stream = VoxelStream::new(stream, &origin)?;
-    stream.check_packed(file_bytes, is_packed)?;
-    Ok(stream)
+    if is_packed { stream.packed(file_bytes) } else { Ok(stream) }
 }
 
 /// The voxels of a volume, in the order of its file: the first axis is the fastest.
@@ -94,6 +93,10 @@ pub struct VoxelStream<R> {
     origin: String,
     header: Header,
     size_bytes: u64,
+    /// The bytes of voxels that were not read yet.
+    left_bytes: u64,
+    /// Whether the file is compressed.
+    is_packed: bool,
 }
 
 impl<R: Read> VoxelStream<R> {
@@ -125,21 +128,22 @@ impl<R: Read> VoxelStream<R> {
             .ok_or_else(|| {
                 malformed(format!("a volume of {:?} {} elements is too large", header.shape, header.data_type))
             })?;
-        Ok(VoxelStream { stream, origin: origin.to_owned(), header, size_bytes })
+        let (origin, left_bytes) = (origin.to_owned(), size_bytes);
+        Ok(VoxelStream { stream, origin, header, size_bytes, left_bytes, is_packed: false })
     }
 
-    /// Checks that a file of this size can decompress to as many voxels as the header says.
+    /// Returns the stream of a compressed file of this size, whose checksum is verified after the last voxel.
     ///
     /// # Errors
-    /// [`DataError`] naming the file if it cannot.
-    pub(crate) fn check_packed(&self, file_bytes: u64, is_packed: bool) -> Result<(), DataError> {
+    /// [`DataError`] naming the file if it cannot decompress to as many voxels as the header says.
+    pub(crate) fn packed(self, file_bytes: u64) -> Result<VoxelStream<R>, DataError> {
         let believable = file_bytes.saturating_mul(DEFLATE_RATIO_MAX).saturating_add(DEFLATE_SLACK_BYTES);
-        match is_packed && self.size_bytes > believable {
+        match self.size_bytes > believable {
             true => {
                 let reason = format!("{file_bytes} bytes cannot decompress to {} bytes of voxels", self.size_bytes);
                 Err(DataError::malformed(&self.origin, reason))
             }
-            false => Ok(()),
+            false => Ok(VoxelStream { is_packed: true, ..self }),
         }
     }
 
@@ -161,7 +165,7 @@ impl<R: Read> VoxelStream<R> {
         let read = self.stream.read_exact(bytes);
         read.map_err(|error| self.failed(error))?;
         self.header.order(bytes);
-        Ok(())
+        self.advance(bytes.len() as u64)
     }
 
     /// Skips the next voxels.
@@ -172,8 +176,24 @@ impl<R: Read> VoxelStream<R> {
         let read = std::io::copy(&mut self.stream.by_ref().take(count_bytes), &mut std::io::sink());
         match read.map_err(|error| self.failed(error))? {
             read if read < count_bytes => Err(self.failed(std::io::ErrorKind::UnexpectedEof.into())),
-            _ => Ok(()),
+            _ => self.advance(count_bytes),
         }
+    }
+
+    /// Counts voxels that were read. After the last one, a compressed file is read to its end, where its checksum is.
+    fn advance(&mut self, count_bytes: u64) -> Result<(), DataError> {
+        self.left_bytes = self.left_bytes.saturating_sub(count_bytes);
+        if self.left_bytes > 0 || !std::mem::take(&mut self.is_packed) {
+            return Ok(());
+        }
+        let end = std::io::copy(&mut self.stream, &mut std::io::sink());
+        end.map(|_| ()).map_err(|error| {
+            let reason = match error.kind() {
+                std::io::ErrorKind::UnexpectedEof => "truncated: the checksum after the voxels is missing".to_owned(),
+                _ => format!("damaged: {error}"),
+            };
+            DataError::malformed(&self.origin, reason)
+        })
     }
 
     fn failed(&self, error: std::io::Error) -> DataError {
@@ -185,14 +205,16 @@ impl<R: Read> VoxelStream<R> {
     }
 
     /// Reads all voxels.
-    fn volume(self) -> Result<Volume, DataError> {
+    fn volume(mut self) -> Result<Volume, DataError> {
+        let count = self.size_bytes;
+        let bytes = forebay_limits::read_up_to(&mut self.stream, count);
         let malformed = |reason: String| DataError::malformed(&self.origin, reason);
-        let (header, count) = (self.header, self.size_bytes);
-        let bytes = forebay_limits::read_up_to(self.stream, count);
         let mut bytes = bytes.map_err(|error| malformed(format!("cannot read the voxels: {error}")))?;
         if (bytes.len() as u64) < count {
             return Err(malformed(format!("truncated: {} of {count} bytes of the voxels", bytes.len())));
         }
+        self.advance(count)?;
+        let header = self.header;
         header.order(&mut bytes);
         let bytes = row_major(&bytes, header.data_type.size_bytes() as usize, &header.shape);
         let array = Tensor::new(header.data_type, &header.shape, bytes).expect("as many bytes as shape and type say");
@@ -358,13 +380,17 @@ pub(crate) mod samples {
         bytes
     }
 
+    /// Returns the bytes, compressed with gzip.
+    pub fn packed(bytes: &[u8]) -> Vec<u8> {
+        use std::io::Write;
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
     /// Writes a gzip-compressed file.
     pub fn write_gz(path: &Path, bytes: &[u8]) {
-        use std::io::Write;
-        let mut encoder =
-            flate2::write::GzEncoder::new(std::fs::File::create(path).unwrap(), flate2::Compression::fast());
-        encoder.write_all(bytes).unwrap();
-        encoder.finish().unwrap();
+        std::fs::write(path, packed(bytes)).unwrap();
     }
 }
 
@@ -418,10 +444,28 @@ mod tests {
         samples::write_gz(&path, &samples::file(2, &[2, 2], &[1, 2, 3, 4], 0.0, 0.0));
         assert_eq!(read(&path).unwrap().values(), [1.0, 3.0, 2.0, 4.0]);
         let bytes = std::fs::read(&path).unwrap();
+        let fails = |bytes: &[u8], words: &str| {
+            std::fs::write(&path, bytes).unwrap();
+            let mut stream = match open(&path) {
+                Ok(stream) => stream,
+                Err(error) => return assert!(words.is_empty(), "{error}"),
+            };
+            let filled = stream.fill(&mut [0; 3]).and_then(|()| stream.skip(1)).unwrap_err().to_string();
+            let whole = read(&path).unwrap_err().to_string();
+            assert!(filled.contains(words) && whole.contains(words), "{filled} {whole}");
+        };
         for length in 0..bytes.len() - 8 {
-            std::fs::write(&path, &bytes[..length]).unwrap();
-            assert!(read(&path).is_err(), "{length} of {} bytes", bytes.len());
+            fails(&bytes[..length], "");
         }
+        for length in bytes.len() - 8..bytes.len() {
+            fails(&bytes[..length], "v.nii.gz: truncated: the checksum after the voxels is missing");
+        }
+        let mut changed = bytes.clone();
+        *changed.last_mut().unwrap() ^= 1;
+        fails(&changed, "v.nii.gz: damaged: corrupt gzip stream does not have a matching checksum");
+        fails(&[&bytes[..], b"more"].concat(), "damaged: the gzip stream is followed by other data");
+        std::fs::write(&path, [&bytes[..], &[0; 100]].concat()).unwrap();
+        assert_eq!(read(&path).unwrap().values(), [1.0, 3.0, 2.0, 4.0]);
         assert_eq!(stem(&path), Some("v"));
         assert!(!is_nifti(Path::new("v.png")));
     }

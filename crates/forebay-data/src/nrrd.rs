@@ -8,10 +8,10 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use flate2::read::MultiGzDecoder;
 use forebay_base::DataType;
 
 use crate::error::DataError;
+use crate::gzip::Gzip;
 use crate::nifti::{Header, VoxelStream};
 
 /// The longest header.
@@ -77,8 +77,7 @@ pub(crate) fn open(path: &Path) -> Result<VoxelStream<Box<dyn Read>>, DataError>
     let voxels =
         voxels.map_err(|error| DataError::malformed(&origin, format!("cannot skip to the voxels: {error}")))?;
     let stream = VoxelStream::of(voxels, &origin, header)?;
-    stream.check_packed(file_bytes, is_packed)?;
-    Ok(stream)
+    if is_packed { stream.packed(file_bytes) } else { Ok(stream) }
 }
 
 /// Returns the stream of voxels, positioned at the first one.
@@ -88,7 +87,7 @@ fn voxels(mut stream: BufReader<File>, fields: &Fields, is_packed: bool) -> std:
         line.clear();
         stream.by_ref().take(HEADER_BYTES_MAX).read_until(b'\n', &mut line)?;
     }
-    let mut voxels: Box<dyn Read> = if is_packed { Box::new(MultiGzDecoder::new(stream)) } else { Box::new(stream) };
+    let mut voxels: Box<dyn Read> = if is_packed { Box::new(Gzip::new(stream)) } else { Box::new(stream) };
     std::io::copy(&mut voxels.by_ref().take(fields.byte_skip), &mut std::io::sink())?;
     Ok(voxels)
 }
@@ -232,6 +231,11 @@ mod tests {
             let error = wrong(from, to);
             assert!(error.contains(words), "{from} {to}: {error}");
         }
+        let mut file = b"NRRD0004\ntype: uchar\ndimension: 1\nsizes: 4\nencoding: gzip\n\n".to_vec();
+        file.extend(crate::nifti::samples::packed(&[3, 1, 2, 0]));
+        assert_eq!(opened(&file).unwrap(), [3, 1, 2, 0]);
+        *file.last_mut().unwrap() ^= 1;
+        assert!(opened(&file).unwrap_err().contains("a.nrrd: damaged: corrupt gzip stream"));
         assert!(opened(b"NRRD0004\ntype: float\n").unwrap_err().contains("does not end with an empty line"));
     }
 }

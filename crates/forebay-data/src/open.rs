@@ -10,7 +10,7 @@ use crate::ragged_set::{self, FreeSizes};
 use crate::reading::Reading;
 use crate::table_files::format;
 use crate::text_files::text_files;
-use crate::{archive_set, image_set, manifest, pairing, patch_set, sound_set, tar_set, volume_set};
+use crate::{archive_set, class_folders, image_set, manifest, pairing, patch_set, sound_set, tar_set, volume_set};
 
 /// Opens the data set `PATH` or `PATH#START..END`: an `.npz` archive; a folder of `.npy` files, of pairs of volumes (NIfTI, NRRD), or of
 /// images or sounds by class; a table of images (`.csv`); tar shards (WebDataset); Parquet or Arrow files; or text (`.txt`, `.jsonl`),
@@ -24,7 +24,7 @@ pub fn open(data: &str, requirements: &Requirements) -> Result<DataSet, DataErro
 
 fn open_fixed(data: &str, requirements: &Requirements, reading: &Reading) -> Result<DataSet, DataError> {
     let (path, selection) = split(data)?;
-    let source = match kind_of(path)? {
+    let source = match kind_of(path, reading)? {
         Kind::Columns => open_columns(path, requirements, reading)?,
         Kind::Text => open_text(path, requirements, reading)?,
         Kind::Shards => tar_set::open(path, requirements)?,
@@ -40,7 +40,7 @@ fn open_fixed(data: &str, requirements: &Requirements, reading: &Reading) -> Res
 /// Returns the error for a folder whose sub-folders hold tables: one of them has to be named.
 fn below(folder: &Path) -> Option<DataError> {
     let has_tables = |path: &PathBuf| path.is_dir() && format(path).is_ok_and(|found| found.is_some());
-    let folders: Vec<PathBuf> = image_set::listed(folder).ok()?.into_iter().filter(has_tables).collect();
+    let folders: Vec<PathBuf> = class_folders::listed(folder).ok()?.into_iter().filter(has_tables).collect();
     let first = folders.first()?.display();
     let reason = format!(
         "no data in this folder itself, but tables in {} of its sub-folders; use one of them, such as {first}",
@@ -104,25 +104,27 @@ pub(crate) enum Kind {
 ///
 /// # Errors
 /// [`DataError`] naming the path.
-pub(crate) fn kind(data: &str) -> Result<(&Path, Kind), DataError> {
+pub(crate) fn kind<'a>(data: &'a str, reading: &Reading) -> Result<(&'a Path, Kind), DataError> {
     let (path, _) = split(data)?;
     match is_ragged(path)? {
         true => Ok((path, Kind::Ragged)),
-        false => Ok((path, kind_of(path)?)),
+        false => Ok((path, kind_of(path, reading)?)),
     }
 }
 
-fn kind_of(path: &Path) -> Result<Kind, DataError> {
+fn kind_of(path: &Path, reading: &Reading) -> Result<Kind, DataError> {
     let is_table = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"));
     Ok(match path.is_dir() {
         _ if tar_set::is_shards(path)? => Kind::Shards,
         _ if format(path)?.is_some() => Kind::Columns,
-        _ if !text_files(path)?.is_empty() => Kind::Text,
+        // Without a tokenizer, text next to other data is a description of it.
+        is_folder if (!is_folder || reading.text.tokenizer.is_some()) && !text_files(path)?.is_empty() => Kind::Text,
         false if is_table => Kind::Table,
         false => Kind::Arrays,
         true if !npy_names(path)?.is_empty() => Kind::Arrays,
         true if pairing::is_volume_folder(path)? => Kind::Volumes,
         true if sound_set::is_sounds(path)? => Kind::Sounds,
+        true if !text_files(path)?.is_empty() && !image_set::is_images(path)? => Kind::Text,
         true => Kind::Images,
     })
 }
@@ -148,7 +150,7 @@ pub fn open_free(
 pub fn open_with(data: &str, requirements: &Requirements, reading: &Reading) -> Result<DataSet, DataError> {
     let (path, selection) = split(data)?;
     if let Some(patches) = &reading.patches {
-        if !path.is_dir() || kind_of(path)? != Kind::Volumes {
+        if !path.is_dir() || kind_of(path, reading)? != Kind::Volumes {
             return Err(DataError::unsupported(
                 data,
                 "patches require volumes, in a folder of pairs of NIfTI or NRRD files",
@@ -167,7 +169,7 @@ pub fn open_with(data: &str, requirements: &Requirements, reading: &Reading) -> 
 fn is_ragged(path: &Path) -> Result<bool, DataError> {
     match path.is_dir() {
         true => Ok(!ragged_set::files(path)?.is_empty()),
-        false => Ok(kind_of(path)? == Kind::Arrays && ragged_set::is_joined(path)?),
+        false => Ok(kind_of(path, &Reading::default())? == Kind::Arrays && ragged_set::is_joined(path)?),
     }
 }
 
@@ -182,7 +184,7 @@ pub fn sample_shapes(data: &str, names: &[&str]) -> Result<BTreeMap<String, Vec<
         return ragged_set::largest(path, names);
     }
     let mut shapes = BTreeMap::new();
-    if kind_of(path)? != Kind::Arrays {
+    if kind_of(path, &Reading::default())? != Kind::Arrays {
         return Ok(shapes);
     }
     let mut arrays = Arrays::open(path)?;
@@ -237,6 +239,25 @@ mod tests {
             let error = open(&format!("{path}#2-4"), &requirements()).err().unwrap().to_string();
             assert!(error.contains("'2-4' is not a selection of rows"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_description_next_to_data_is_no_data() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, mut with_tokenizer) = (folder.path(), Reading::default());
+        with_tokenizer.text.tokenizer = Some("tokenizer.json".into());
+        let found = |reading: &Reading| kind_of(path, reading).unwrap();
+        std::fs::write(path.join("README.txt"), "words").unwrap();
+        assert_eq!(found(&Reading::default()), Kind::Text);
+        std::fs::create_dir(path.join("a")).unwrap();
+        assert_eq!(found(&Reading::default()), Kind::Text);
+        for (name, kind) in [("a/1.png", Kind::Images), ("a/1.wav", Kind::Sounds), ("1.nii", Kind::Volumes)] {
+            std::fs::write(path.join(name), "").unwrap();
+            assert_eq!(found(&Reading::default()), kind, "{name}");
+            assert_eq!(found(&with_tokenizer), Kind::Text, "{name}");
+        }
+        std::fs::write(path.join("x.npy"), "").unwrap();
+        assert_eq!(found(&Reading::default()), Kind::Arrays);
     }
 
     #[test]

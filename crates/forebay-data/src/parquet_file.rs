@@ -11,6 +11,7 @@ use parquet::basic::{ConvertedType, LogicalType, Type};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::DataType as Values;
 use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::schema::types::{ColumnDescPtr, ColumnDescriptor};
 
 use crate::error::DataError;
 use crate::table::{Column, Files, Kind, Run, Table, TakeRow, in_order, listed};
@@ -134,28 +135,38 @@ impl Files for ParquetFiles {
 /// Returns the columns, each with the definition level of its values.
 fn columns(reader: &SerializedFileReader<std::fs::File>) -> Vec<(Column, i16)> {
     let schema = reader.metadata().file_metadata().schema_descr();
-    let of = |(leaf, column): (usize, &parquet::schema::types::ColumnDescPtr)| {
-        let is_half = matches!(column.logical_type_ref(), Some(LogicalType::Float16)) && column.type_length() == 2;
-        let kind = match (column.physical_type(), column.converted_type()) {
-            (Type::BOOLEAN, _) => Some(Kind::Numbers(DataType::Bool)),
-            (Type::INT32, ConvertedType::INT_8) => Some(Kind::Numbers(DataType::Int8)),
-            (Type::INT32, ConvertedType::INT_16) => Some(Kind::Numbers(DataType::Int16)),
-            (Type::INT32, ConvertedType::UINT_8) => Some(Kind::Numbers(DataType::UInt8)),
-            (Type::INT32, ConvertedType::UINT_16) => Some(Kind::Numbers(DataType::UInt16)),
-            (Type::INT32, ConvertedType::UINT_32) => Some(Kind::Numbers(DataType::UInt32)),
-            (Type::INT32, ConvertedType::NONE | ConvertedType::INT_32) => Some(Kind::Numbers(DataType::Int32)),
-            (Type::INT64, ConvertedType::UINT_64) => Some(Kind::Numbers(DataType::UInt64)),
-            (Type::INT64, ConvertedType::NONE | ConvertedType::INT_64) => Some(Kind::Numbers(DataType::Int64)),
-            (Type::FLOAT, _) => Some(Kind::Numbers(DataType::Float32)),
-            (Type::DOUBLE, _) => Some(Kind::Numbers(DataType::Float64)),
-            (Type::FIXED_LEN_BYTE_ARRAY, _) if is_half => Some(Kind::Numbers(DataType::Float16)),
-            (Type::BYTE_ARRAY, ConvertedType::NONE | ConvertedType::UTF8 | ConvertedType::JSON) => Some(Kind::Bytes),
-            _ => None,
-        };
-        let is_list = column.max_rep_level() > 0;
+    let of = |(leaf, column): (usize, &ColumnDescPtr)| {
+        let (kind, is_list) = (kind(column), column.max_rep_level() > 0);
         (Column { name: column.path().string(), kind, is_list, leaf }, column.max_def_level())
     };
     schema.columns().iter().enumerate().map(of).collect()
+}
+
+/// Returns what a column holds, or `None` if it is neither numbers nor bytes.
+fn kind(column: &ColumnDescriptor) -> Option<Kind> {
+    let is_half = matches!(column.logical_type_ref(), Some(LogicalType::Float16)) && column.type_length() == 2;
+    // Times in nanoseconds have no converted type; they are no more numbers than other times.
+    let is_time = matches!(
+        column.logical_type_ref(),
+        Some(LogicalType::Timestamp { .. } | LogicalType::Time { .. } | LogicalType::Date)
+    );
+    match (column.physical_type(), column.converted_type()) {
+        _ if is_time => None,
+        (Type::BOOLEAN, _) => Some(Kind::Numbers(DataType::Bool)),
+        (Type::INT32, ConvertedType::INT_8) => Some(Kind::Numbers(DataType::Int8)),
+        (Type::INT32, ConvertedType::INT_16) => Some(Kind::Numbers(DataType::Int16)),
+        (Type::INT32, ConvertedType::UINT_8) => Some(Kind::Numbers(DataType::UInt8)),
+        (Type::INT32, ConvertedType::UINT_16) => Some(Kind::Numbers(DataType::UInt16)),
+        (Type::INT32, ConvertedType::UINT_32) => Some(Kind::Numbers(DataType::UInt32)),
+        (Type::INT32, ConvertedType::NONE | ConvertedType::INT_32) => Some(Kind::Numbers(DataType::Int32)),
+        (Type::INT64, ConvertedType::UINT_64) => Some(Kind::Numbers(DataType::UInt64)),
+        (Type::INT64, ConvertedType::NONE | ConvertedType::INT_64) => Some(Kind::Numbers(DataType::Int64)),
+        (Type::FLOAT, _) => Some(Kind::Numbers(DataType::Float32)),
+        (Type::DOUBLE, _) => Some(Kind::Numbers(DataType::Float64)),
+        (Type::FIXED_LEN_BYTE_ARRAY, _) if is_half => Some(Kind::Numbers(DataType::Float16)),
+        (Type::BYTE_ARRAY, ConvertedType::NONE | ConvertedType::UTF8 | ConvertedType::JSON) => Some(Kind::Bytes),
+        _ => None,
+    }
 }
 
 /// The reason why rows cannot be read, with the index of the row among the requested ones if it concerns a single one.
@@ -277,5 +288,24 @@ mod bytes_of_values {
         fn push(&self, _: usize, bytes: &mut Vec<u8>) {
             bytes.extend(self.data().iter().flat_map(|word| word.to_le_bytes()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parquet::schema::parser::parse_message_type;
+    use parquet::schema::types::SchemaDescriptor;
+
+    #[test]
+    fn times_of_any_unit_are_no_numbers() {
+        let message = "message m {
+            required int64 a; required int64 b (INTEGER(64, true)); required int64 s (TIMESTAMP(MILLIS, true));
+            required int64 n (TIMESTAMP(NANOS, true)); required int64 t (TIME(NANOS, false)); required int32 d (DATE);
+        }";
+        let schema = SchemaDescriptor::new(parse_message_type(message).unwrap().into());
+        let kinds: Vec<Option<Kind>> = schema.columns().iter().map(|column| kind(column)).collect();
+        let number = Some(Kind::Numbers(DataType::Int64));
+        assert_eq!(kinds, [number, number, None, None, None, None]);
     }
 }

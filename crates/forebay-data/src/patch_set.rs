@@ -22,7 +22,7 @@ use crate::error::DataError;
 use crate::pairing::{self, Pair};
 use crate::reading::Patches;
 use crate::volume_file;
-use crate::volume_set::VolumeReader;
+use crate::volume_set::{VolumeReader, first_headers};
 
 /// The most bytes of volumes that are kept, so that small sets are read only once.
 const CACHE_BYTES_MAX: u64 = 1 << 30;
@@ -177,8 +177,7 @@ impl PatchSet {
 
 impl Source for PatchSet {
     fn description(&self) -> Result<Description, DataError> {
-        let stream = volume_file::open(&self.pairs[0].images[0])?;
-        let header = stream.header();
+        let (header, _) = first_headers(&self.pairs)?;
         let files = self.pairs.iter().flat_map(|pair| pair.images.iter().chain([&pair.labels]));
         let format = volume_file::format(&self.pairs[0].images[0]);
         Ok(Description {

@@ -7,6 +7,12 @@ pub(crate) struct Grid {
     sizes: [usize; 3],
 }
 
+/// Returns whether a tensor of this shape has a value for each place of these spatial axes: they come last, after the batch axis and at
+/// most one axis of channels.
+pub(crate) fn is_map(shape: &[u64], spatial: &[u64]) -> bool {
+    (1..=2).any(|first| shape.get(first..) == Some(spatial))
+}
+
 /// A number on a grid.
 pub(crate) trait Element: Copy + Default {
     /// Returns the value at a position between others, from their values and weights.

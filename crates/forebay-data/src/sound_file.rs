@@ -13,6 +13,7 @@ use forebay_base::Tensor;
 use crate::convert::convert;
 use crate::dataset::{InputDescription, LabelKind, Requirements};
 use crate::error::DataError;
+use crate::wav::{self, Wav};
 
 /// Returns whether a file is a sound, by its name.
 pub(crate) fn is_sound(path: &Path) -> bool {
@@ -35,7 +36,7 @@ pub(crate) struct Format {
 
 /// A file that is being read.
 enum Reader {
-    Wav(hound::WavReader<BufReader<File>>),
+    Wav(Wav),
     Flac(claxon::FlacReader<BufReader<File>>),
 }
 
@@ -45,20 +46,20 @@ impl Reader {
             DataError::malformed(path.display().to_string(), format!("not a readable sound file: {reason}"))
         };
         let file = forebay_limits::open_regular(path).map_err(|error| DataError::io(path, error))?;
-        let file = BufReader::new(file);
         let is_flac = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("flac"));
         match is_flac {
-            true => claxon::FlacReader::new(file).map(Reader::Flac).map_err(|error| unreadable(error.to_string())),
-            false => hound::WavReader::new(file).map(Reader::Wav).map_err(|error| unreadable(error.to_string())),
+            true => claxon::FlacReader::new(BufReader::new(file))
+                .map(Reader::Flac)
+                .map_err(|error| unreadable(error.to_string())),
+            false => Wav::open(file).map(Reader::Wav).map_err(unreadable),
         }
     }
 
     fn format(&self) -> Format {
         match self {
             Reader::Wav(reader) => {
-                let spec = reader.spec();
-                let (rate, channels, bits) = (spec.sample_rate, spec.channels.into(), spec.bits_per_sample.into());
-                Format { rate, channels, bits, length: Some(reader.duration().into()) }
+                let wav::Description { rate, channels, bits, .. } = reader.description;
+                Format { rate, channels, bits, length: Some(reader.length) }
             }
             Reader::Flac(reader) => {
                 let info = reader.streaminfo();
@@ -70,27 +71,16 @@ impl Reader {
 
     /// Reads up to this many numbers, with the channels of each sample together. An error comes with how many numbers were read before it.
     fn numbers(&mut self, most: usize) -> Result<Vec<f32>, (usize, String)> {
-        fn taken<E: ToString>(
-            numbers: impl Iterator<Item = Result<f32, E>>,
-            most: usize,
-        ) -> Result<Vec<f32>, (usize, String)> {
-            let mut found = Vec::new();
-            for number in numbers.take(most) {
-                let count = found.len();
-                found.push(number.map_err(|error| (count, error.to_string()))?);
-            }
-            Ok(found)
-        }
         let scale = 0.5f32.powi(self.format().bits as i32 - 1);
         match self {
-            Reader::Wav(reader) if reader.spec().sample_format == hound::SampleFormat::Float => {
-                taken(reader.samples::<f32>(), most)
-            }
-            Reader::Wav(reader) => {
-                taken(reader.samples::<i32>().map(|sample| sample.map(|sample| sample as f32 * scale)), most)
-            }
+            Reader::Wav(reader) => reader.numbers(most),
             Reader::Flac(reader) => {
-                taken(reader.samples().map(|sample| sample.map(|sample| sample as f32 * scale)), most)
+                let mut found = Vec::new();
+                for number in reader.samples().take(most) {
+                    let count = found.len();
+                    found.push(number.map_err(|error| (count, error.to_string()))? as f32 * scale);
+                }
+                Ok(found)
             }
         }
     }

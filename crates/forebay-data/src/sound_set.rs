@@ -6,30 +6,24 @@ use std::path::{Path, PathBuf};
 
 use forebay_base::Tensor;
 
+use crate::class_folders::{ClassFolders, class_folders};
 use crate::dataset::{Batch, Description, Requirements, Source, size_of_files};
 use crate::digest::Digest;
 use crate::error::DataError;
-use crate::image_set::{listed, one_each};
+use crate::image_set::one_each;
 use crate::sound_file::{Format, Sounds, format, is_sound};
 
 /// Files with their classes.
 struct SoundSet {
-    classes: usize,
+    kind: String,
     files: Vec<PathBuf>,
     labels: Tensor,
     sounds: Sounds,
     first: Format,
 }
 
-/// Returns the sounds in a folder of classes, the class of each, and the number of classes.
-fn files(folder: &Path) -> Result<(Vec<PathBuf>, Vec<i64>, usize), DataError> {
-    let classes: Vec<PathBuf> = listed(folder)?.into_iter().filter(|path| path.is_dir()).collect();
-    let (mut files, mut labels) = (Vec::new(), Vec::new());
-    for (class, folder) in classes.iter().enumerate() {
-        files.extend(listed(folder)?.into_iter().filter(|path| is_sound(path) && path.is_file()));
-        labels.resize(files.len(), class as i64);
-    }
-    Ok((files, labels, classes.len()))
+fn sounds(folder: &Path) -> Result<ClassFolders, DataError> {
+    class_folders(folder, "sounds", is_sound)
 }
 
 /// Returns whether a folder has sounds in its sub-folders.
@@ -37,33 +31,37 @@ fn files(folder: &Path) -> Result<(Vec<PathBuf>, Vec<i64>, usize), DataError> {
 /// # Errors
 /// [`DataError`] if the folder cannot be listed.
 pub(crate) fn is_sounds(folder: &Path) -> Result<bool, DataError> {
-    Ok(!files(folder)?.0.is_empty())
+    Ok(!sounds(folder)?.files.is_empty())
+}
+
+/// Returns the format of the first sound that can be read.
+///
+/// # Errors
+/// [`DataError`] naming the first sound if none can be read, or the folder if there are no sounds.
+fn first_format(folder: &Path, files: &[PathBuf]) -> Result<Format, DataError> {
+    let missing = || DataError::layout(folder, "no sounds found; expected them in sub-folders, one per class");
+    let first = format(files.first().ok_or_else(missing)?);
+    first.or_else(|error| files[1..].iter().find_map(|path| format(path).ok()).ok_or(error))
 }
 
 /// Opens a folder of classes. Sounds are read on demand.
 ///
 /// # Errors
-/// [`DataError`] naming the folder if the model takes no sounds, or the first sound if it cannot be read.
+/// [`DataError`] naming the folder if the model takes no sounds, or the first sound if no sound can be read.
 pub(crate) fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source>, DataError> {
-    let (files, labels, classes) = files(folder)?;
-    let first = files
-        .first()
-        .ok_or_else(|| DataError::layout(folder, "no sounds found; expected them in sub-folders, one per class"))?;
-    let first = format(first)?;
+    let ClassFolders { files, labels, kind } = sounds(folder)?;
+    let first = first_format(folder, &files)?;
     let sounds = Sounds::of(requirements, first.rate).map_err(|reason| DataError::layout(folder, reason))?;
-    let labels = Tensor::from_i64(&[labels.len() as u64], &labels);
-    Ok(Box::new(SoundSet { classes, files, labels, sounds, first }))
+    Ok(Box::new(SoundSet { kind, files, labels, sounds, first }))
 }
 
-/// Returns the shape of a model's input that takes the first sound of a folder as it is.
+/// Returns the shape of a model's input that takes the first readable sound of a folder as it is.
 ///
 /// # Errors
-/// [`DataError`] naming the sound if it cannot be read.
+/// [`DataError`] naming the first sound if no sound can be read.
 pub(crate) fn first_shape(folder: &Path) -> Result<Vec<u64>, DataError> {
-    let (files, ..) = files(folder)?;
-    let first = files.first().map(|path| format(path)).transpose()?;
-    let (channels, length) = first.map_or((1, 1), |first| (first.channels.max(1), first.length.unwrap_or(1).max(1)));
-    Ok(vec![channels.into(), length])
+    let first = first_format(folder, &sounds(folder)?.files)?;
+    Ok(vec![first.channels.max(1).into(), first.length.unwrap_or(1).max(1)])
 }
 
 impl Source for SoundSet {
@@ -76,7 +74,7 @@ impl Source for SoundSet {
             if channels == 1 { "" } else { "s" }
         );
         Ok(Description {
-            kind: format!("a folder of sounds in {} classes", self.classes),
+            kind: self.kind.clone(),
             tensors: vec![sound, "labels: int64[]".to_owned()],
             size_bytes: size_of_files(self.files.iter().map(PathBuf::as_path))?,
             ..Description::default()

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::class_folders::listed;
 use crate::error::DataError;
-use crate::image_set::listed;
 
 /// A format of table files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

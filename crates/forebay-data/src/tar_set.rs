@@ -1,8 +1,8 @@
 //! Data sets in tar shards, in the format of WebDataset: one `.tar` file, or a folder of them in the order of their names.
 //!
-//! Members whose names are the same up to the first dot of the file name form a sample: `000017.jpg` and `000017.cls`. An image (PNG, JPEG,
-//! WebP, TIFF) is the model's only input, or `000017.x.npy` is its input `x`. Labels are `cls` (a number in text) or `y.npy`. The table of
-//! members is read when the set is opened, and their contents for each batch.
+//! Members of a shard whose names are the same up to the first dot of the file name form a sample: `000017.jpg` and `000017.cls`. An image
+//! is the model's only input, or `000017.x.npy` is its input `x`. Labels are `cls` (a number in text) or `y.npy`. The table of members is
+//! read when the set is opened, and their contents for each batch.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -86,8 +86,14 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
         opened.push((shard, file));
     }
     let at = |key: &str, reason: String| DataError::malformed(format!("{}[{key}]", path.display()), reason);
-    let has_image =
-        |members: &BTreeMap<String, Member>| members.keys().any(|name| is_image(Path::new(&format!("image.{name}"))));
+    let has_arrays = |members: &BTreeMap<String, Member>| {
+        requirements.inputs.iter().all(|input| members.contains_key(&format!("{}.npy", input.name)))
+    };
+    // A picture with a longer name next to the model's inputs is not an input.
+    let has_image = |members: &BTreeMap<String, Member>| match images_of(members)[..] {
+        [] => false,
+        [first, ..] => !first.contains('.') || !has_arrays(members),
+    };
     let images = match found.first().is_some_and(|(_, members)| has_image(members)) {
         false => None,
         true => {
@@ -105,13 +111,19 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
             member.ok_or_else(|| at(&key, format!("this sample has no {name}; it has {}", present.join(", "))))
         };
         let inputs = match &images {
-            Some(_) => {
-                let image = members
-                    .iter()
-                    .find(|(name, _)| is_image(Path::new(&format!("image.{name}"))))
-                    .map(|(_, member)| vec![*member]);
-                image.ok_or_else(|| at(&key, "this sample has no image".to_owned()))?
-            }
+            Some(_) => match images_of(&members)[..] {
+                [] => return Err(at(&key, "this sample has no image".to_owned())),
+                [image] => vec![named(image)?],
+                ref several => {
+                    let reason = format!(
+                        "this sample has several images, {}; the input is the one without a further dot in its name, such \
+                         as {}, of which there may be only one",
+                        several.join(" and "),
+                        several[0].rsplit('.').next().unwrap_or_default()
+                    );
+                    return Err(at(&key, reason));
+                }
+            },
             None => {
                 let names = requirements.inputs.iter().map(|input| named(&format!("{}.npy", input.name)));
                 names.collect::<Result<_, _>>()?
@@ -124,6 +136,15 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
     Ok(Box::new(TarSet { shards: opened, samples, images, has_classes, requirements }))
 }
 
+/// Returns the names of those members that can be a sample's image: those whose name after the sample's is only the extension of an image,
+/// or, if there are none, those with more before it (`rgb.png`).
+fn images_of(members: &BTreeMap<String, Member>) -> Vec<&str> {
+    let is_image = |name: &&str| is_image(Path::new(&format!("image.{name}")));
+    let all: Vec<&str> = members.keys().map(String::as_str).filter(is_image).collect();
+    let plain: Vec<&str> = all.iter().copied().filter(|name| !name.contains('.')).collect();
+    if plain.is_empty() { all } else { plain }
+}
+
 /// Adds the members of a shard to the samples, in their order.
 fn members(
     path: &Path,
@@ -134,6 +155,7 @@ fn members(
     let wrong =
         |error: std::io::Error| DataError::malformed(path.display().to_string(), format!("not a tar file: {error}"));
     let end = file.metadata().map_err(|error| DataError::io(path, error))?.len();
+    let earlier = found.len();
     let mut archive = tar::Archive::new(file);
     for entry in archive.entries_with_seek().map_err(wrong)? {
         let entry = entry.map_err(wrong)?;
@@ -149,13 +171,18 @@ fn members(
             return Err(DataError::malformed(format!("{}[{name}]", path.display()), reason));
         }
         let key = if folder.is_empty() { stem.to_owned() } else { format!("{folder}/{stem}") };
-        if found.last().is_none_or(|(last, _)| *last != key) {
+        if found[earlier..].last().is_none_or(|(last, _)| *last != key) {
             found.push((key, BTreeMap::new()));
         }
         let member = Member { shard, start, size_bytes };
-        found.last_mut().into_iter().for_each(|(_, members)| {
-            members.insert(extension.to_owned(), member);
-        });
+        let members = found.last_mut().map(|(_, members)| members);
+        if let Some(first) = members.and_then(|members| members.insert(extension.to_owned(), member)) {
+            let reason = format!(
+                "there are two such members, at bytes {} and {start}; every sample needs a name of its own",
+                first.start
+            );
+            return Err(DataError::malformed(format!("{}[{name}]", path.display()), reason));
+        }
     }
     Ok(())
 }
@@ -316,6 +343,45 @@ mod tests {
         assert_eq!(batch.inputs["x"], Tensor::from_f32(&[3, 1, 1, 1], &[0.6, 0.2, 0.4]));
         assert_eq!(batch.labels, Tensor::from_i64(&[3], &[5, 3, 4]));
         assert_eq!((set.sample_count(), set.description().unwrap().kind.as_str()), (3, "2 tar shards"));
+    }
+
+    #[test]
+    fn further_images_are_not_the_input() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data.tar");
+        let (a, b) = (png(51), png(102));
+        let opened = |members: &[(&str, &[u8])], sample_shape: &[u64]| {
+            shard(&path, members);
+            let mut set = open(&path, &requirements(sample_shape)).map_err(|error| error.to_string())?;
+            Ok::<_, String>(set.batch(&[0]).unwrap().inputs["x"].to_f32().unwrap())
+        };
+        let (cls, pixel) = (("1.cls", b"1".as_slice()), [1, 1, 1]);
+        assert_eq!(opened(&[("1.mask.png", &b), ("1.png", &a), cls], &pixel).unwrap(), [0.2]);
+        assert_eq!(opened(&[("1.depth.png", &b), ("1.PNG", &a), cls], &pixel).unwrap(), [0.2]);
+        assert_eq!(opened(&[("1.rgb.png", &a), cls], &pixel).unwrap(), [0.2]);
+        for (first, second) in [("rgb.png", "mask.png"), ("png", "jpg")] {
+            let names = [format!("1.{first}"), format!("1.{second}")];
+            let error = opened(&[(&names[0], &a), (&names[1], &b), cls], &pixel).unwrap_err();
+            assert!(error.contains("[1]: this sample has several images") && error.contains(first), "{error}");
+            assert!(error.contains(second), "{error}");
+        }
+        let mut array = Vec::new();
+        npy::write_to(&mut array, &Tensor::from_f32(&[2], &[1.0, 2.0])).unwrap();
+        assert_eq!(opened(&[("1.x.npy", &array), ("1.preview.png", &a), cls], &[2]).unwrap(), [1.0, 2.0]);
+    }
+
+    #[test]
+    fn samples_of_one_name_are_kept_in_two_shards_and_refused_in_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b) = (png(51), png(102));
+        shard(&folder.path().join("0.tar"), &[("0.png", &a), ("0.cls", b"1")]);
+        shard(&folder.path().join("1.tar"), &[("0.png", &b), ("0.cls", b"2")]);
+        let mut set = open(folder.path(), &requirements(&[1, 1, 1])).unwrap();
+        assert_eq!(set.sample_count(), 2);
+        assert_eq!(set.batch(&[0, 1]).unwrap().labels, Tensor::from_i64(&[2], &[1, 2]));
+        shard(&folder.path().join("1.tar"), &[("0.png", &a), ("0.cls", b"1"), ("0.png", &b), ("0.cls", b"2")]);
+        let error = open(folder.path(), &requirements(&[1, 1, 1])).err().unwrap().to_string();
+        assert!(error.contains("1.tar[0.png]: there are two such members, at bytes 512 and"), "{error}");
     }
 
     #[test]

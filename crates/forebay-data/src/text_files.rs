@@ -18,6 +18,6 @@ pub(crate) fn text_files(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     if !path.is_dir() {
         return Ok(Some(path.to_path_buf()).into_iter().filter(|path| is_text(path)).collect());
     }
-    let listed = crate::image_set::listed(path)?;
+    let listed = crate::class_folders::listed(path)?;
     Ok(listed.into_iter().filter(|path| is_text(path) && path.is_file()).collect())
 }

@@ -207,18 +207,26 @@ impl VolumeSet {
     }
 }
 
+/// Returns the headers of the image and the labels of the first pair whose headers can be read.
+///
+/// # Errors
+/// [`DataError`] naming a file of the first pair if there is none.
+pub(crate) fn first_headers(pairs: &[Pair]) -> Result<(Header, Header), DataError> {
+    let header = |path: &Path| volume_file::open(path).map(|stream| stream.header().clone());
+    let headers = |pair: &Pair| Ok((header(&pair.images[0])?, header(&pair.labels)?));
+    headers(&pairs[0]).or_else(|error: DataError| pairs[1..].iter().find_map(|pair| headers(pair).ok()).ok_or(error))
+}
+
 impl Source for VolumeSet {
     fn description(&self) -> Result<Description, DataError> {
-        let first = &self.pairs[0];
-        let mut tensors = Vec::new();
-        for (name, path) in [("image", &first.images[0]), ("labels", &first.labels)] {
-            let stream = volume_file::open(path)?;
-            let Header { data_type, shape, .. } = stream.header();
-            tensors.push(format!("{}, the first one", described(name, *data_type, shape)));
-        }
+        let tensor = |name: &str, Header { data_type, shape, .. }: Header| {
+            format!("{}, the first one", described(name, data_type, &shape))
+        };
+        let (image, labels) = first_headers(&self.pairs)?;
+        let tensors = vec![tensor("image", image), tensor("labels", labels)];
         let files = self.pairs.iter().flat_map(|pair| pair.images.iter().chain([&pair.labels]));
         Ok(Description {
-            kind: format!("a folder of {} volumes", volume_file::format(&first.images[0])),
+            kind: format!("a folder of {} volumes", volume_file::format(&self.pairs[0].images[0])),
             tensors,
             size_bytes: size_of_files(files.map(PathBuf::as_path))?,
             ..Description::default()
@@ -336,6 +344,28 @@ mod tests {
         assert_eq!(set.batch(&[0, 1]).unwrap(), first);
         std::fs::remove_file(folder.path().join("a.nii")).unwrap();
         assert!(set.batch(&[0]).is_err(), "it was not kept");
+    }
+
+    #[test]
+    fn a_damaged_first_pair_can_be_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
+        let labels = samples::file(2, &[2, 2, 4], &[1; 16], 0.0, 0.0);
+        let mut damaged = labels.clone();
+        damaged[40] = 9;
+        for (name, image) in [("a", &damaged), ("b", &samples::file(4, &[2, 2, 4], &[0; 32], 0.0, 0.0))] {
+            write(&format!("{name}.nii"), image);
+            write(&format!("{name}_seg.nii"), &labels);
+        }
+        let source = || open(folder.path(), &requirements(1)).unwrap();
+        let tensors = ["image: int16[2, 2, 4], the first one", "labels: uint8[2, 2, 4], the first one"];
+        assert_eq!(source().description().unwrap().tensors, tensors);
+        let mut set = crate::dataset::DataSet::new(source(), None, "t").unwrap();
+        set.skip_bad(1);
+        assert_eq!(set.batch(&[0]).unwrap(), source().batch(&[1]).unwrap());
+        write("b.nii", &damaged);
+        let error = source().description().unwrap_err().to_string();
+        assert!(error.contains("a.nii: expected 1 to 7 dimensions, found 9"), "{error}");
     }
 
     #[test]

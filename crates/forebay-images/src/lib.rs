@@ -1,4 +1,4 @@
-//! Decoding of image files: PNG, JPEG, JPEG 2000, WebP, TIFF, BMP and PNM (PBM, PGM, PPM), recognised by their first bytes.
+//! Decoding of image files: PNG, JPEG, JPEG 2000, WebP, TIFF, BMP and PNM (PBM, PGM, PPM, PAM), recognised by their first bytes.
 //!
 //! ```
 //! let file = b"P5 2 1 255 \x00\xff";
@@ -20,8 +20,8 @@ pub use image;
 use image::{DynamicImage, ImageError, ImageReader, Limits};
 
 /// The extensions of files that can be decoded, in lower case.
-pub const EXTENSIONS: [&str; 13] =
-    ["png", "jpg", "jpeg", "jp2", "j2k", "j2c", "webp", "tif", "tiff", "bmp", "pbm", "pgm", "ppm"];
+pub const EXTENSIONS: [&str; 15] =
+    ["png", "jpg", "jpeg", "jp2", "j2k", "j2c", "webp", "tif", "tiff", "bmp", "pbm", "pgm", "ppm", "pnm", "pam"];
 
 /// The most bytes of memory that a decoded image may take if nothing else limits it.
 pub const DECODED_BYTES_MAX: u64 = 512 << 20;

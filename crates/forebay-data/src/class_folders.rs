@@ -1,0 +1,67 @@
+//! Folders with one sub-folder of files for each class, numbered in the order of their names.
+
+use std::path::{Path, PathBuf};
+
+use forebay_base::Tensor;
+
+use crate::error::DataError;
+
+/// The files of all classes.
+pub(crate) struct ClassFolders {
+    /// The files, class by class.
+    pub(crate) files: Vec<PathBuf>,
+    /// The class of each file.
+    pub(crate) labels: Tensor,
+    /// The number of classes, which have no files, and what is left out, in words.
+    pub(crate) kind: String,
+}
+
+/// Lists the files of a kind in the sub-folders of a folder; `what` names the kind.
+///
+/// # Errors
+/// [`DataError`] if a folder cannot be listed.
+pub(crate) fn class_folders(
+    folder: &Path,
+    what: &str,
+    is_sample: impl Fn(&Path) -> bool,
+) -> Result<ClassFolders, DataError> {
+    let is_file = |path: &PathBuf| is_sample(path) && path.is_file();
+    let (classes, others): (Vec<PathBuf>, Vec<PathBuf>) = listed(folder)?.into_iter().partition(|path| path.is_dir());
+    // Notes and tables next to the folders of classes are nothing that a class misses.
+    let mut left_out: Vec<PathBuf> = others.into_iter().filter(is_file).collect();
+    let (mut files, mut labels, mut empty) = (Vec::new(), Vec::new(), Vec::new());
+    for (class, class_folder) in classes.iter().enumerate() {
+        let (samples, others): (Vec<PathBuf>, Vec<PathBuf>) = listed(class_folder)?.into_iter().partition(is_file);
+        if samples.is_empty() {
+            empty.push(class_folder.clone());
+        }
+        left_out.extend(others);
+        files.extend(samples);
+        labels.resize(files.len(), class as i64);
+    }
+    let mut kind = format!("a folder of {what} in {} classes", classes.len());
+    for (paths, words) in [(empty, format!("without {what}")), (left_out, "left out".to_owned())] {
+        if let Some(first) = paths.first() {
+            let first = first.strip_prefix(folder).unwrap_or(first).display();
+            kind += &format!("; {words}: {first}");
+            if paths.len() > 1 {
+                kind += &format!(" and {} more", paths.len() - 1);
+            }
+        }
+    }
+    let labels = Tensor::from_i64(&[labels.len() as u64], &labels);
+    Ok(ClassFolders { files, labels, kind })
+}
+
+/// Lists the entries of a folder in the order of their names, without hidden ones.
+pub(crate) fn listed(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(|error| DataError::io(folder, error))? {
+        let entry = entry.map_err(|error| DataError::io(folder, error))?;
+        if !entry.file_name().to_string_lossy().starts_with('.') {
+            paths.push(entry.path());
+        }
+    }
+    paths.sort_unstable();
+    Ok(paths)
+}

@@ -1,0 +1,106 @@
+//! Reading of gzip files: one or more streams, whose checksums are verified when their ends are read.
+
+use std::io::{BufRead, Error, ErrorKind, Read, Result};
+
+use flate2::bufread::GzDecoder;
+
+/// The decompressed contents of a gzip file. Zeros after the last stream, to which some media pad files, are left out.
+pub(crate) struct Gzip<R> {
+    /// The stream that is read; `None` after the last one.
+    decoder: Option<GzDecoder<R>>,
+}
+
+impl<R: BufRead> Gzip<R> {
+    /// Reads a file from its beginning.
+    pub(crate) fn new(file: R) -> Gzip<R> {
+        Gzip { decoder: Some(GzDecoder::new(file)) }
+    }
+}
+
+impl<R: BufRead> Read for Gzip<R> {
+    fn read(&mut self, bytes: &mut [u8]) -> Result<usize> {
+        while let Some(decoder) = &mut self.decoder {
+            let count = decoder.read(bytes)?;
+            if count > 0 || bytes.is_empty() {
+                return Ok(count);
+            }
+            let mut file = match self.decoder.take() {
+                Some(decoder) => decoder.into_inner(),
+                None => break,
+            };
+            if !is_at_end(&mut file)? {
+                let next = GzDecoder::new(file);
+                if next.header().is_none() {
+                    return Err(Error::new(ErrorKind::InvalidData, "the gzip stream is followed by other data"));
+                }
+                self.decoder = Some(next);
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Skips zeros. Returns whether nothing follows them.
+fn is_at_end(file: &mut impl BufRead) -> Result<bool> {
+    loop {
+        let bytes = file.fill_buf()?;
+        if bytes.is_empty() {
+            return Ok(true);
+        }
+        let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
+        let is_other = zeros < bytes.len();
+        file.consume(zeros);
+        if is_other {
+            return Ok(false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn packed(text: &str) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(text.as_bytes()).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn read(file: &[u8]) -> std::result::Result<String, String> {
+        let mut text = String::new();
+        // Buffers of a few bytes end anywhere in the file.
+        let file = std::io::BufReader::with_capacity(5, file);
+        Gzip::new(file).read_to_string(&mut text).map(|_| text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn streams_follow_each_other_and_nothing_else_follows() {
+        let (a, b) = (packed("one "), packed("two"));
+        assert_eq!(read(&[&a[..], &b].concat()).unwrap(), "one two");
+        assert_eq!(read(&[&a[..], &b, &[0; 20]].concat()).unwrap(), "one two");
+        for rest in [b"other".as_slice(), b"\0\0x", &a[..1]] {
+            let error = read(&[&b[..], rest].concat()).unwrap_err();
+            assert!(error.contains("followed by other data"), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_part_of_a_stream_can_be_missing_or_changed() {
+        let file = packed("some words");
+        for length in 0..file.len() {
+            assert!(read(&file[..length]).is_err(), "{length} of {} bytes", file.len());
+        }
+        // Times in the header and bits that fill up the last byte of the data mean nothing for the contents.
+        for place in 0..file.len() {
+            let mut changed = file.clone();
+            changed[place] ^= 4;
+            assert!(read(&changed).is_ok_and(|text| text == "some words") || read(&changed).is_err(), "byte {place}");
+        }
+        for place in file.len() - 8..file.len() {
+            let mut changed = file.clone();
+            changed[place] ^= 4;
+            assert!(read(&changed).unwrap_err().contains("checksum"), "byte {place}");
+        }
+    }
+}
