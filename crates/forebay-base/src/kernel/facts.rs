@@ -56,6 +56,16 @@ pub enum ElementTypes {
     NotNarrow,
     /// All types except the 16-bit floating-point types and the narrow types.
     NotSixteenBit,
+    /// `float32`, `float64` and the integers of at least 8 bits.
+    Numbers,
+    /// The integers of at least 8 bits.
+    Integers,
+    /// `float32` and `float64`.
+    Floats,
+    /// `int8` and `uint8`.
+    Bytes,
+    /// `bool`.
+    Booleans,
     /// `float32` and the 16-bit floating-point types.
     Products,
     /// Like [`ElementTypes::Products`], but with 16-bit factors the result may be `float32`: a sum to which others are added before it is
@@ -69,7 +79,13 @@ impl ElementTypes {
     /// Whether 16-bit floating-point types are included.
     pub fn include_sixteen_bit(self) -> bool {
         match self {
-            ElementTypes::NotSixteenBit | ElementTypes::Float32 => false,
+            ElementTypes::NotSixteenBit
+            | ElementTypes::Numbers
+            | ElementTypes::Integers
+            | ElementTypes::Floats
+            | ElementTypes::Bytes
+            | ElementTypes::Booleans
+            | ElementTypes::Float32 => false,
             ElementTypes::Every | ElementTypes::NotNarrow | ElementTypes::Products | ElementTypes::WideningProducts => {
                 true
             }
@@ -83,11 +99,16 @@ impl ElementTypes {
 
     /// Whether a type is included.
     pub fn include(self, data_type: DataType) -> bool {
-        let is_sixteen_bit = data_type.is_sixteen_bit();
+        let (is_sixteen_bit, is_narrow) = (data_type.is_sixteen_bit(), data_type.is_narrow());
         match self {
             ElementTypes::Every => true,
-            ElementTypes::NotNarrow => !data_type.is_narrow(),
-            ElementTypes::NotSixteenBit => !is_sixteen_bit && !data_type.is_narrow(),
+            ElementTypes::NotNarrow => !is_narrow,
+            ElementTypes::NotSixteenBit => !is_sixteen_bit && !is_narrow,
+            ElementTypes::Numbers => !is_sixteen_bit && !is_narrow && data_type != DataType::Bool,
+            ElementTypes::Integers => data_type.is_integer() && !is_narrow,
+            ElementTypes::Floats => matches!(data_type, DataType::Float32 | DataType::Float64),
+            ElementTypes::Bytes => matches!(data_type, DataType::Int8 | DataType::UInt8),
+            ElementTypes::Booleans => data_type == DataType::Bool,
             ElementTypes::Products | ElementTypes::WideningProducts => is_sixteen_bit || data_type == DataType::Float32,
             ElementTypes::Float32 => data_type == DataType::Float32,
         }
@@ -352,6 +373,20 @@ pub struct KernelFacts<'a> {
 }
 
 impl KernelFacts<'_> {
+    /// Whether launches can have a first read of this type.
+    ///
+    /// ```
+    /// use forebay_base::{DataType, Kernel};
+    ///
+    /// let softmax = Kernel::Softmax { axis: 0 };
+    /// assert!(softmax.facts().take(DataType::Float64));
+    /// assert!(!softmax.facts().take(DataType::Int32));
+    /// ```
+    pub fn take(&self, first_read: DataType) -> bool {
+        let is_stored = self.sixteen_bit.includes(OperandRef::Read(0));
+        self.types.include(if is_stored { first_read.computed_in() } else { first_read })
+    }
+
     /// Whether launches can be cut between any two elements or blocks, because each element of the results is computed only from elements
     /// at the same index, from elements in the same small block, or from operands with a single element.
     pub fn is_elementwise(&self) -> bool {

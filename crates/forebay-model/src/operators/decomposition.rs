@@ -513,7 +513,7 @@ fn check_types(view: &NodeView, kernel: &Kernel, reads: &[Operand]) -> Result<()
     if kernel.facts().types.include(data_type) {
         return Ok(());
     }
-    Err(view.error(format!("{} is not supported in {data_type}; convert the model to float32", kernel.name())))
+    Err(view.error(format!("{} is not supported in {data_type}; cast to float32 first", kernel.name())))
 }
 
 /// The same bytes with another shape; a scalar becomes [1].

@@ -128,9 +128,13 @@ pub(super) fn product_of_integers(
     } else {
         [&batch[..], &[m, n]].concat()
     };
-    let fits = |part: &Part| broadcast_shapes(&view, &part.ty.shape, &matrix).is_ok_and(|shape| shape == matrix);
-    if let Some(part) = others.iter().find(|part| !fits(part)) {
-        let whole = TensorType::new(data_type, &matrix);
+    let [batch @ .., m, n] = matrix.as_slice() else { return Err(error()) };
+    // A zero point of a belongs to whole rows, and one of b to whole columns.
+    let (rows, columns) = ([batch, &[*m, 1]].concat(), [batch, &[1, *n]].concat());
+    let fits = |part: &Part, to: &[u64]| broadcast_shapes(&view, &part.ty.shape, to).is_ok_and(|shape| shape == to);
+    let limits = [&rows, &columns].into_iter().chain(std::iter::repeat(&matrix));
+    if let Some((part, to)) = others.iter().zip(limits).find(|(part, to)| !fits(part, to)) {
+        let whole = TensorType::new(data_type, to);
         return Err(view.error(format!("zero points, bias and scale must broadcast to {whole}; {} does not", part.ty)));
     }
     if k == 0 {

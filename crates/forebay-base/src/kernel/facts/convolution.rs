@@ -110,7 +110,7 @@ pub(super) fn pool_gradient<'a>(window: &'a Window) -> KernelFacts<'a> {
         kind: KernelKind::PoolGradient,
         in_place: &[],
         indices: None,
-        types: ElementTypes::NotSixteenBit,
+        types: ElementTypes::Float32,
         // If windows overlap, gradients are added.
         sixteen_bit: SixteenBit::of(&[0, 1], if window.overlaps() { &[] } else { &[0] }),
         work: Work::Elements,

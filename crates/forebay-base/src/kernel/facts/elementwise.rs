@@ -12,7 +12,18 @@ pub(super) fn unary(op: UnaryOp) -> KernelFacts<'static> {
         kind: KernelKind::Unary,
         in_place: &[(0, 0)],
         indices: None,
-        types: ElementTypes::NotSixteenBit,
+        types: match op {
+            UnaryOp::Not => ElementTypes::Booleans,
+            UnaryOp::Relu
+            | UnaryOp::Clip { .. }
+            | UnaryOp::Abs
+            | UnaryOp::Sign
+            | UnaryOp::Floor
+            | UnaryOp::Ceil
+            | UnaryOp::Round => ElementTypes::Numbers,
+            UnaryOp::Affine { scale, shift } if scale.fract() == 0.0 && shift.fract() == 0.0 => ElementTypes::Numbers,
+            _ => ElementTypes::Floats,
+        },
         sixteen_bit: SixteenBit::of(&[0], &[0]),
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
@@ -41,7 +52,7 @@ pub(super) fn unary_gradient() -> KernelFacts<'static> {
         kind: KernelKind::UnaryGradient,
         in_place: &[(0, 0), (0, 1)],
         indices: None,
-        types: ElementTypes::NotSixteenBit,
+        types: ElementTypes::Floats,
         sixteen_bit: SixteenBit::of(&[0, 1], &[0]),
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
@@ -65,7 +76,14 @@ pub(super) fn binary(op: BinaryOp) -> KernelFacts<'static> {
         kind: KernelKind::Binary,
         in_place: &[(0, 0), (0, 1)],
         indices: None,
-        types: ElementTypes::NotSixteenBit,
+        types: match op {
+            BinaryOp::Equal => ElementTypes::NotSixteenBit,
+            BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => ElementTypes::Booleans,
+            BinaryOp::BitAnd | BinaryOp::BitOr | BinaryOp::BitXor | BinaryOp::ShiftLeft | BinaryOp::ShiftRight => {
+                ElementTypes::Integers
+            }
+            _ => ElementTypes::Numbers,
+        },
         sixteen_bit: SixteenBit::of(&[0, 1], if op.is_comparison() { &[] } else { &[0] }),
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
@@ -179,7 +197,7 @@ pub(super) fn dropout() -> KernelFacts<'static> {
         kind: KernelKind::Dropout,
         in_place: &[(0, 0)],
         indices: None,
-        types: ElementTypes::NotSixteenBit,
+        types: ElementTypes::Floats,
         sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),

@@ -35,7 +35,7 @@ pub(super) fn scan(axis: usize, op: ScanOp) -> KernelFacts<'static> {
         kind: KernelKind::Scan,
         in_place: &[],
         indices: None,
-        types: ElementTypes::NotSixteenBit,
+        types: ElementTypes::Numbers,
         sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),

@@ -150,8 +150,9 @@ pub(super) fn tanh_f32(x: f32) -> f32 {
     let z = x * x;
     let p = polynomial(z, [-5.704_989e-3, 2.063_908_8e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1]);
     let small = (p * z).mul_add(x, x);
-    let large = (1.0 - 2.0 / (exp_f32(size + size) + 1.0)).copysign(x);
-    if size < 0.625 { small } else { large }
+    let large = 1.0 - 2.0 / (exp_f32(size + size) + 1.0);
+    // The sum of small's terms for -0 is 0.
+    (if size < 0.625 { small } else { large }).copysign(x)
 }
 
 /// Inverse hyperbolic cosine; NaN below 1, where `libm` gives a number in some cases.
@@ -321,6 +322,9 @@ mod tests {
             &[(1.0, 0.0), (inf, inf), (0.5, nan), (-1.5, nan), (-9.0, nan), (-1e9, nan), (-inf, nan), (nan, nan)],
         );
         ends(tanh_f32, &[(0.0, 0.0), (inf, 1.0), (-100.0, -1.0), (nan, nan)]);
+        for odd in [tanh_f32, erf_f32] {
+            assert_eq!([0.0, -0.0].map(|zero| odd(zero).to_bits()), [0.0, -0.0f32].map(f32::to_bits));
+        }
     }
 
     #[test]

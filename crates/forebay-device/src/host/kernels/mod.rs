@@ -38,6 +38,8 @@ mod strided_layout;
 mod sums;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 mod thread_buffer;
 mod view;
 
@@ -150,6 +152,9 @@ pub(crate) fn workspace_bytes(
     reads: &[TensorDesc],
     writes: &[TensorDesc],
 ) -> Result<u64, DeviceError> {
+    if let Some(first) = reads.first().filter(|first| !kernel.facts().take(first.data_type())) {
+        return Err(unsupported(kernel, format!("operands of type {} are not supported", first.data_type())));
+    }
     match kernel {
         Kernel::MatMul { .. } => {
             sixteen_bit::check_types(kernel, reads.iter(), &writes[0]).map_err(|reason| unsupported(kernel, reason))?;

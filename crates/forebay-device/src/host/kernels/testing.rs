@@ -10,6 +10,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::View;
 use super::thread_buffer::{ELEMENTS_MAX, with_buffer};
+use crate::device::DeviceError;
 
 /// A packed descriptor.
 pub(super) fn desc(data_type: DataType, sizes: &[u64]) -> TensorDesc {
@@ -178,12 +179,21 @@ pub(super) fn run(kernel: &Kernel, reads: &[&Tensor], writes: &[TensorDesc]) -> 
 
 /// The reason for which a kernel refuses operands.
 pub(super) fn refusal(kernel: &Kernel, reads: &[&Tensor], writes: &[TensorDesc]) -> String {
+    outcome(kernel, reads, writes).unwrap_err().to_string()
+}
+
+/// Runs a kernel once, and returns whether it accepts its operands.
+pub(super) fn outcome(kernel: &Kernel, reads: &[&Tensor], writes: &[TensorDesc]) -> Result<(), DeviceError> {
+    let descs: Vec<TensorDesc> = reads.iter().map(|tensor| tensor.desc.clone()).collect();
+    let workspace_bytes = super::workspace_bytes(kernel, &descs, writes).unwrap_or(0);
+    let mut workspace = Tensor::unwritten(&desc(DataType::UInt8, &[workspace_bytes.max(1)]));
+    let workspace = (workspace_bytes > 0).then(|| workspace.view());
     let mut read_tensors: Vec<Tensor> = reads.iter().map(|&tensor| tensor.clone()).collect();
     let mut write_tensors: Vec<Tensor> = writes.iter().map(Tensor::unwritten).collect();
     let read_views: Vec<View> = read_tensors.iter_mut().map(Tensor::view).collect();
     let write_views: Vec<View> = write_tensors.iter_mut().map(Tensor::view).collect();
     // SAFETY: the tensors are live, aligned and belong to no one else.
-    unsafe { super::run(kernel, &read_views, &write_views, None) }.unwrap_err().to_string()
+    unsafe { super::run(kernel, &read_views, &write_views, workspace) }
 }
 
 /// Asserts that values agree within `tolerance` x (1 + magnitude).
