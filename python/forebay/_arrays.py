@@ -74,9 +74,43 @@ def to_native(value: Any, expected: Optional[str] = None) -> Native:
     return name, shape, packed.reshape(-1).view(np.uint8)
 
 
+def _from_numbers(value: Any, expected: str) -> "npt.NDArray[Any]":
+    """Returns Python numbers, or lists of them, as an array of a type that can hold them."""
+    given: npt.NDArray[Any] = np.asarray(value)
+    is_wrong: Any = np.full(given.shape, True)
+    if given.dtype.kind in "biuf":
+        with np.errstate(all="ignore"):
+            array = given.astype(expected)
+        # Floats are rounded; all other types must keep the numbers as they are.
+        is_wrong = (np.isinf(array) & np.isfinite(given)) if array.dtype.kind == "f" else array != given
+    if is_wrong.any():
+        found = given[is_wrong].tolist()[0]
+        raise InvalidArgument(f"expected numbers that fit {expected}, found {found!r}; convert them first, as in numpy.asarray(x).astype(...)")
+    return np.asarray(value, dtype=expected)
+
+
+def input_to_native(value: Any, expected: Optional[str]) -> Native:
+    """Converts an input of a model like :func:`to_native`, but refuses Python numbers that ``expected`` cannot hold; only floats are
+    rounded."""
+    if isinstance(value, (bool, int, float, list, tuple)) and expected in _NAMES:
+        if expected != "bfloat16":
+            return to_native(_from_numbers(value, expected))
+        from ._tensor import given
+
+        return given(_from_numbers(value, "float32"), expected)
+    if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
+        from ._tensor import Tensor
+
+        # NumPy has no such type, so its DLPack cannot take it.
+        if isinstance(value, Tensor) and str(value.dtype) == "bfloat16":
+            name, shape, data = value._native.to_host(value.context.current_stream()._native)
+            return name, tuple(shape), data
+    return to_native(value, expected)
+
+
 def labels_to_native(value: Any, expected: str) -> Native:
-    """Converts labels like :func:`to_native`, but accepts class numbers of any integer type."""
-    native = to_native(value, expected)
+    """Converts labels like :func:`input_to_native`, but accepts class numbers of any integer type."""
+    native = input_to_native(value, expected)
     name, shape, data = native
     if expected == "int64" and name != "int64" and np.dtype(name if name != "bfloat16" else "float32").kind in "iu":
         return to_native(data.view(name).reshape(shape).astype(np.int64))

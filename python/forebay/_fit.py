@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Sized, Tuple
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Sized, Tuple, Union
+
+import numpy as np
 
 from ._arrays import Native
 from ._feed import Progress, read_ahead
@@ -65,7 +68,7 @@ class History:
 
     #: The loss of every step.
     losses: List[float] = field(default_factory=lambda: [])
-    #: The mean loss of every epoch.
+    #: The mean loss of every epoch, including the steps before a restored checkpoint.
     epoch_losses: List[float] = field(default_factory=lambda: [])
     #: The results of every validation: the step after which it ran, as ``"step"``, the loss and the metrics.
     validations: List[Dict[str, Any]] = field(default_factory=lambda: [])
@@ -82,8 +85,12 @@ class History:
         return [validation["loss"] for validation in self.validations]
 
 
+#: How to read data more than once.
+_READ_AGAIN = "pass a list or a DataLoader instead of an iterator, or epochs=1"
+
+
 #: Called after each step with the trainer and its report; ``False`` ends the training.
-Callback: TypeAlias = "Callable[[Trainer, StepReport], Optional[bool]]"
+Callback: TypeAlias = "Callable[[Trainer, StepReport], Union[bool, np.bool_, None]]"
 
 
 @dataclass(frozen=True)
@@ -131,6 +138,13 @@ class FitSettings:
         elif isinstance(self.validation, Iterator) and (self.epochs > 1 or self.validate_every is not None):
             raise InvalidArgument("validation is read more than once; pass a list or a DataLoader instead of an iterator")
 
+    def check_data(self, data: Iterable[Any]) -> None:
+        """Rejects data that can be read only once if there are several epochs."""
+        # Other iterators may begin again when they are read again.
+        reads_once = isinstance(data, (GeneratorType, enumerate, map, zip, filter))
+        if self.epochs > 1 and reads_once:
+            raise InvalidArgument(f"data is read in each of {self.epochs} epochs; {_READ_AGAIN}")
+
 
 class Fit:
     """One call of :meth:`Trainer.fit`: its position in the data and its results."""
@@ -151,11 +165,18 @@ class Fit:
         self._epoch = 0
         #: The number of batches done in this epoch.
         self._done = 0
+        #: The sum and the number of the losses of this epoch.
+        self._sum, self._count = 0.0, 0
         #: The number of consecutive validations without a lower loss.
         self._worse = 0
 
     def run(self, data: Iterable[Any]) -> History:
         """Trains until all epochs are done or something ends the training."""
+        self._settings.check_data(data)
+        # Fails before the first step if another trainer writes there.
+        for held in (self._settings.best_checkpoint, self._settings.checkpoint):
+            if held is not None:
+                self._trainer._native.lock_folder(held)
         folder = self._settings.checkpoint
         if self._settings.resume and folder is not None and os.path.exists(os.path.join(folder, "checkpoint.json")):
             self._go_on_from(self._trainer.restore(folder))
@@ -169,20 +190,20 @@ class Fit:
     def _run_epoch(self, data: Iterable[Any]) -> None:
         settings, trainer, history = self._settings, self._trainer, self._history
         bar = Progress(settings.progress and self._trainer._native.writes(), self._epoch, settings.epochs, len(data) if isinstance(data, Sized) else None)
-        losses: List[float] = []
-        skipped = self._done
+        skipped, found = self._done, 0
         try:
             for number, (batch, labels) in enumerate(read_ahead(data, self._prepare)):
+                found = number + 1
                 if number < skipped:
                     continue
                 every = settings.gradients_every
                 report = self._step(batch, labels, every is not None and (trainer.step_count + 1) % every == 0)
-                losses.append(report.loss)
+                self._sum, self._count = self._sum + report.loss, self._count + 1
                 history.losses.append(report.loss)
                 bar.step(report.loss)
-                self._done = number + 1
+                self._done = found
                 # All callbacks run, even after one that ends the training.
-                ends = [callback(trainer, report) is False for callback in settings.callbacks]
+                ends = [_is_false(callback(trainer, report)) for callback in settings.callbacks]
                 if settings.validate_every is not None and report.step % settings.validate_every == 0:
                     bar.note(self._validate(report.step))
                 history.stopped = history.stopped or any(ends)
@@ -193,16 +214,26 @@ class Fit:
                     return
         finally:
             bar.stop()
-        self._end_epoch(sum(losses) / len(losses) if losses else math.nan, bar)
+        if found == 0:
+            again = f"; {_READ_AGAIN}" if isinstance(data, Iterator) else ""
+            raise InvalidArgument(f"data has no batches in epoch {self._epoch + 1} of {settings.epochs}{again}")
+        if found < skipped:
+            raise InvalidArgument(
+                f"data has only {found} batches, but the checkpoint was written after batch {skipped} of the epoch; pass the same data"
+            )
+        self._end_epoch(bar)
 
-    def _end_epoch(self, loss: float, bar: Progress) -> None:
+    def _end_epoch(self, bar: Progress) -> None:
         settings, trainer, history = self._settings, self._trainer, self._history
+        # Older checkpoints do not have the losses before them.
+        loss = self._sum / self._count if self._count else math.nan
         history.epoch_losses.append(loss)
         summary = f"loss {loss:.4g}"
-        self._epoch, self._done = self._epoch + 1, 0
+        observes = self._count > 0
+        self._epoch, self._done, self._sum, self._count = self._epoch + 1, 0, 0.0, 0
         if settings.validation is not None and settings.validate_every is None:
             summary += ", " + self._validate(trainer.step_count)
-        elif settings.validation is None:
+        elif settings.validation is None and observes:
             trainer.observe(loss)
         bar.end(summary)
         if settings.checkpoint is not None:
@@ -229,12 +260,19 @@ class Fit:
 
     def _position(self) -> Dict[str, Any]:
         """Returns the training position in the form stored in checkpoints."""
-        best = {"loss": self._history.best_loss, "step": self._history.best_step, "worse": self._worse}
-        return {"epoch": self._epoch, "batch": self._done, "best": best}
+        best_loss = self._history.best_loss
+        # JSON has no infinity. Any finite loss is lower, as without a best loss.
+        finite = best_loss if best_loss is not None and math.isfinite(best_loss) else None
+        best = {"loss": finite, "step": self._history.best_step, "worse": self._worse}
+        # In hexadecimal, every float comes back with its bits.
+        losses = {"sum": float(self._sum).hex(), "count": self._count}
+        return {"epoch": self._epoch, "batch": self._done, "losses": losses, "best": best}
 
     def _go_on_from(self, position: Any) -> None:
         try:
             self._epoch, self._done = int(position["epoch"]), int(position["batch"])
+            losses: Dict[str, Any] = position.get("losses") or {"sum": "0", "count": 0}
+            self._sum, self._count = float.fromhex(losses["sum"]), int(losses["count"])
         except (KeyError, TypeError, ValueError):
             raise InvalidArgument(f"the position in the checkpoint is {position!r}; it was not written by fit") from None
         best: Dict[str, Any] = position.get("best") or {}
@@ -245,3 +283,8 @@ class Fit:
     def _has_waited(self) -> bool:
         """Whether ``patience`` consecutive validations found no lower loss."""
         return self._settings.patience is not None and self._worse >= self._settings.patience
+
+
+def _is_false(answer: Any) -> bool:
+    """Whether a callback ends the training: with ``False``, also NumPy's, but not with ``None`` or 0."""
+    return isinstance(answer, (bool, np.bool_)) and not answer

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import List, Optional, Sequence, Union
+from typing import Optional, Sequence, Union
 
-from . import _forebay
+from ._checks import instance, number, texts, whole
 from ._model import Model, ModelLike, as_model, native_model
 
 
@@ -17,7 +17,7 @@ class LoRA:
     >>> import forebay
     >>> trainer = forebay.Trainer(digits, lora=forebay.LoRA("conv*", rank=4, also="fc.bias"), batch_size=8)
     >>> sorted(trainer.parameters())[:3]
-    ['conv2.weight.lora_left', 'conv2.weight.lora_right', 'conv3.weight.lora_left']
+    ['conv1.weight.lora_left', 'conv1.weight.lora_right', 'conv2.weight.lora_left']
     """
 
     #: Patterns (``*``, ``?``) for the names of weights.
@@ -43,11 +43,9 @@ def with_adapters(model: ModelLike, lora: LoRA) -> Model:
     >>> forebay.plan(adapted, train=True, batch_size=8).needs < forebay.plan(digits, train=True, batch_size=8).needs
     True
     """
-    base = as_model(model)
-    alpha = float(lora.rank) if lora.alpha is None else lora.alpha
-    native = native_model(base).with_adapters(_names(lora.patterns), lora.rank, alpha, lora.seed, _names(lora.also))
+    instance("lora", lora, (LoRA,), "a forebay.LoRA, such as forebay.LoRA('conv*')")
+    base, rank = as_model(model), whole("rank of LoRA", lora.rank)
+    alpha = float(rank) if lora.alpha is None else number("alpha of LoRA", lora.alpha)
+    patterns, also = texts("patterns of LoRA", lora.patterns), texts("also of LoRA", lora.also)
+    native = native_model(base).with_adapters(patterns, rank, alpha, whole("seed of LoRA", lora.seed), also)
     return Model.of_native(native, base.name)
-
-
-def _names(patterns: Union[str, Sequence[str]]) -> List[str]:
-    return [patterns] if isinstance(patterns, str) else list(patterns)

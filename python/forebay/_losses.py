@@ -6,9 +6,10 @@ negative class axis counts from the end; the default is 1.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Tuple, Union
 
+from ._checks import checked, instance, number, optional, text
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -310,14 +311,21 @@ def loss_named(loss: Union[str, Loss]) -> Loss:
 
 def term_given(term: LossTerm) -> Dict[str, Any]:
     """Converts an additional loss for the native module."""
-    loss = loss_given(loss_named(term.loss))
-    return {"output": term.output, "loss": loss, "weight": term.weight, "labels": term.labels}
+    instance("terms", term, (LossTerm,), "a sequence of forebay.LossTerm, such as [forebay.LossTerm('depth', 'huber')]")
+    return {
+        "output": text("output of LossTerm", term.output),
+        "loss": loss_given(loss_named(term.loss)),
+        "weight": number("weight of LossTerm", term.weight),
+        "labels": optional(text, "labels of LossTerm", term.labels),
+    }
 
 
 def loss_given(loss: Loss) -> Dict[str, Any]:
     """Converts a loss for the native module, with the options of all losses."""
+    instance("loss", loss, KINDS, "a name such as 'mse', or a loss such as forebay.Dice()")
     given: Dict[str, Any] = {
-        "kind": type(loss).__name__,
+        # A subclass is of the kind of its base.
+        "kind": next(kind.__name__ for kind in type(loss).__mro__ if kind in KINDS),
         "class_axis": None,
         "ignore_index": None,
         "labels": None,
@@ -346,7 +354,7 @@ def loss_given(loss: Loss) -> Dict[str, Any]:
         "lengths": None,
         "zero_infinity": False,
     }
-    given.update(asdict(loss))
+    given.update(checked(loss, signed=("class_axis", "ignore_index")))
     for key in ("class_weights", "positive_weights"):
         weights: Sequence[float] = given[key]
         given[key] = [float(weight) for weight in weights]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, Optional, Type, Union
 
+from ._checks import checked, instance
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -185,8 +186,10 @@ def optimizer_named(optimizer: Union[None, str, Optimizer], learning_rate: Optio
 
 def optimizer_given(optimizer: Optimizer) -> Dict[str, Any]:
     """Converts an optimizer for the native module, with the options of all optimizers."""
+    instance("optimizer", optimizer, tuple(_KINDS.values()), "an optimizer such as forebay.Adam()")
     given: Dict[str, Any] = {
-        "kind": type(optimizer).__name__.lower(),
+        # A subclass is of the kind of its base.
+        "kind": next(name for kind in type(optimizer).__mro__ for name in _KINDS if _KINDS[name] is kind),
         "momentum": 0.0,
         "nesterov": False,
         "beta1": 0.9,
@@ -198,5 +201,5 @@ def optimizer_given(optimizer: Optimizer) -> Dict[str, Any]:
         "beta2_decay": -0.8,
         "threshold": 1.0,
     }
-    given.update(asdict(optimizer))
+    given.update(checked(optimizer))
     return given

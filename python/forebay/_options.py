@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence, TypedDict, Union
 
 from . import _recipe
+from ._checks import flag, number, optional, text, texts, whole
 from ._losses import Loss, LossTerm, loss_given, term_given
 from ._optimizers import Optimizer, optimizer_given
 from ._processes import Processes
@@ -90,35 +91,36 @@ def engine(device: str, device_memory: Optional[Size], options: EngineOptions) -
     if unknown:
         raise TypeError(f"unexpected argument {unknown[0]!r}; the arguments are {', '.join(sorted(EngineOptions.__annotations__))}")
     return {
-        "device": device,
+        "device": text("device", device),
         "device_memory": size_text(device_memory),
         "machine": path_text(options.get("machine")),
-        "threads": options.get("threads"),
+        "threads": optional(whole, "threads", options.get("threads")),
         "memory_limit": size_text(options.get("memory_limit")),
         "simulate_device": size_text(options.get("simulate_device")),
         "host_memory": size_text(options.get("host_memory")),
         "spill_dir": path_text(options.get("spill_dir")),
-        "memory_mode": options.get("memory_mode", "planned"),
-        "eviction": options.get("eviction"),
-        "growth": options.get("growth", True),
+        "memory_mode": text("memory_mode", options.get("memory_mode", "planned")),
+        "eviction": optional(text, "eviction", options.get("eviction")),
+        "growth": flag("growth", options.get("growth", True)),
         "costs": path_text(options.get("costs")),
-        "fuse": options.get("fuse", True),
-        "order": options.get("order", "barriers"),
-        "updates": options.get("updates", "device"),
-        "check": options.get("check", False),
-        "trace": options.get("trace", False),
-        "heap_size": options.get("heap_size"),
-        "tile_size": options.get("tile_size"),
-        "tiled": options.get("tiled", True),
-        "link_bytes_per_second": options.get("link_bytes_per_second"),
+        "fuse": flag("fuse", options.get("fuse", True)),
+        "order": text("order", options.get("order", "barriers")),
+        "updates": text("updates", options.get("updates", "device")),
+        "check": flag("check", options.get("check", False)),
+        "trace": flag("trace", options.get("trace", False)),
+        "heap_size": optional(whole, "heap_size", options.get("heap_size")),
+        "tile_size": optional(whole, "tile_size", options.get("tile_size")),
+        "tiled": flag("tiled", options.get("tiled", True)),
+        "link_bytes_per_second": optional(whole, "link_bytes_per_second", options.get("link_bytes_per_second")),
         "processes": Processes._native_of(options.get("processes")),  # pyright: ignore[reportPrivateUsage]
-        "shard": options.get("shard"),
+        "shard": optional(text, "shard", options.get("shard")),
     }
 
 
 def open_sizes(batch_size: Optional[int], sizes: Optional[Mapping[str, int]]) -> Dict[str, Any]:
     """Converts the batch size and other open sizes for the native module."""
-    return {"batch_size": batch_size, "sizes": dict(sizes or {})}
+    named = {name: whole(f"the size {name!r}", size) for name, size in dict(sizes or {}).items()}
+    return {"batch_size": optional(whole, "batch_size", batch_size), "sizes": named}
 
 
 def training(
@@ -137,18 +139,17 @@ def training(
     recipe: Optional[Dict[str, Any]] = None,
 ) -> Dict[str, Any]:
     """Converts training options for the native module."""
-    patterns: List[str] = [freeze] if isinstance(freeze, str) else list(freeze)
     return {
         "loss": loss_given(loss),
-        "loss_output": loss_output,
-        "loss_weight": loss_weight,
+        "loss_output": optional(text, "loss_output", loss_output),
+        "loss_weight": optional(number, "loss_weight", loss_weight),
         "terms": [term_given(term) for term in terms],
         "optimizer": optimizer_given(optimizer),
-        "decay": decay,
-        "freeze": patterns,
-        "seed": seed,
-        "on_nan": on_nan,
-        "precision": precision,
-        "float32": [float32] if isinstance(float32, str) else list(float32),
+        "decay": optional(text, "decay", decay),
+        "freeze": texts("freeze", freeze),
+        "seed": whole("seed", seed),
+        "on_nan": text("on_nan", on_nan),
+        "precision": optional(text, "precision", precision),
+        "float32": texts("float32", float32),
         "recipe": _recipe.recipe() if recipe is None else recipe,
     }

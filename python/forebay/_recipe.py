@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Dict, Optional, Sequence, Tuple
 
+from ._checks import checked, flag, instance, number, optional, text, whole
 from .errors import InvalidArgument
 
 
@@ -88,30 +89,33 @@ def recipe(
 ) -> Dict[str, Any]:
     """Converts a recipe for the native module."""
     limits = {"value": clip_value, "norm": clip_norm, "global_norm": clip_global_norm}
-    given = [(kind, limit) for kind, limit in limits.items() if limit is not None]
+    given = [(kind, number(f"clip_{kind}", limit)) for kind, limit in limits.items() if limit is not None]
     if len(given) > 1:
         raise InvalidArgument("pass only one of clip_value, clip_norm and clip_global_norm")
     return {
-        "schedule": _given(schedule or Schedule()),
+        "schedule": _given(Schedule() if schedule is None else schedule),
         "clipping": given[0] if given else None,
-        "gradient_norm": gradient_norm,
-        "groups": [
-            (
-                group.pattern,
-                group.rate_factor,
-                group.weight_decay,
-                group.frozen,
-                None if group.schedule is None else _given(group.schedule),
-            )
-            for group in groups
-        ],
-        "accumulate": accumulate,
-        "average": average,
-        "layer_decay": layer_decay,
+        "gradient_norm": flag("gradient_norm", gradient_norm),
+        "groups": [_group_given(group) for group in groups],
+        "accumulate": whole("accumulate", accumulate, 1),
+        "average": optional(number, "average", average),
+        "layer_decay": optional(number, "layer_decay", layer_decay),
     }
 
 
+def _group_given(group: ParameterGroup) -> Any:
+    instance("groups", group, (ParameterGroup,), "a sequence of forebay.ParameterGroup, such as [forebay.ParameterGroup('conv*')]")
+    return (
+        text("pattern of ParameterGroup", group.pattern),
+        number("rate_factor of ParameterGroup", group.rate_factor),
+        optional(number, "weight_decay of ParameterGroup", group.weight_decay),
+        flag("frozen of ParameterGroup", group.frozen),
+        None if group.schedule is None else _given(group.schedule),
+    )
+
+
 def _given(schedule: Schedule) -> Dict[str, Any]:
-    curve = asdict(schedule)
+    instance("schedule", schedule, (Schedule,), "a forebay.Schedule, such as forebay.Schedule('cosine', steps=1000)")
+    curve = checked(schedule)
     curve["milestones"], curve["table"] = list(curve["milestones"]), [tuple(row) for row in curve["table"]]
     return curve

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
 
 from . import _forebay, _options
-from ._arrays import all_from_native, to_native
+from ._arrays import all_from_native, input_to_native
 from ._model import ModelLike, TensorInfo, as_model, infos, native_model
 from ._options import EngineOptions, Size
 from .errors import InvalidArgument
@@ -34,7 +34,8 @@ class Session:
     """A model, ready to run within a memory budget.
 
     Sizes that the model leaves open are taken from the inputs of each run. A plan is made at the first run with each combination of
-    sizes, and kept. Memory is allocated at the first run. A session can be shared by several threads: runs take turns.
+    sizes, and kept. Memory is allocated at the first run. A session can be shared by several threads: runs take turns. A process forked
+    from this one (:mod:`multiprocessing` does so on Linux before Python 3.14) cannot use it and creates its own.
 
     Args:
         model: A :class:`forebay.Model`, a path, bytes, or an ``onnx.ModelProto``.
@@ -85,7 +86,8 @@ class Session:
 
         Args:
             inputs: A dictionary of arrays by name, or a single array if the model has one input. An array is a NumPy array, an object
-                that supports DLPack or the buffer protocol, or a list of numbers.
+                that supports DLPack or the buffer protocol, or a list of numbers, which must fit the type of the input. Initializers of
+                the model that are also inputs keep their values unless they are given.
             **named: The inputs as keyword arguments instead.
 
         Returns:
@@ -103,7 +105,7 @@ class Session:
             raise InvalidArgument("pass inputs as one dictionary or by name, not both")
         given: Mapping[str, Any] = named if inputs is None else by_name(inputs, list(self._types))
         return all_from_native(
-            self._native.run({name: to_native(value, self._types.get(name)) for name, value in given.items()})
+            self._native.run({name: input_to_native(value, self._types.get(name)) for name, value in given.items()})
         )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import weakref
 from types import TracebackType
@@ -26,7 +27,8 @@ class Context:
     """A device with its streams and its memory.
 
     By default, work goes to a context on the host that the package creates when it is first needed. Within a ``with`` block, a context
-    replaces this default for the current thread.
+    replaces this default for the current thread. A process forked from this one has a default context of its own, and cannot use other
+    contexts, streams and tensors of this process.
 
     Args:
         device: ``"host"`` (the CPU), ``"vulkan"`` or ``"vulkan:0"`` (a GPU), ``"null"`` (computes nothing).
@@ -68,7 +70,8 @@ class Context:
         self._recording = record
         #: The managed memory that the context keeps (:func:`forebay.managed.empty`).
         self._managed: Any = None
-        self._native = _forebay.Context(
+        self._process = os.getpid()
+        self._made = _forebay.Context(
             {
                 "device": device,
                 "threads": threads,
@@ -82,7 +85,21 @@ class Context:
                 "memory_history": memory_history,
             }
         )
-        self._default_stream = Stream._of(self, self._native.default_stream())
+        self._default_stream = Stream._of(self, self._made.default_stream())
+
+    def _check_process(self) -> None:
+        """Fails in a fork of the process that made the context, which has none of its threads, so that work would never end."""
+        here = os.getpid()
+        if self._process != here:
+            raise InvalidArgument(
+                f"the context belongs to process {self._process}, and its threads do not exist in this fork, process {here}; create contexts, "
+                "streams and tensors in each process, or start processes with multiprocessing's method 'spawn'"
+            )
+
+    @property
+    def _native(self) -> _forebay.Context:
+        self._check_process()
+        return self._made
 
     def default_stream(self) -> Stream:
         """Returns the stream that work goes to if no other stream is entered."""
@@ -197,18 +214,23 @@ class Stream:
 
     context: Context
     priority: int
-    _native: _forebay.Stream
+    _made: _forebay.Stream
 
     def __init__(self, context: Union[Context, int, None] = None, priority: int = 0) -> None:
         self.priority = context if isinstance(context, int) else priority
         self.context = current_context() if context is None or isinstance(context, int) else context
-        self._native = _forebay.Stream(self.context._native, self.priority)
+        self._made = _forebay.Stream(self.context._native, self.priority)
 
     @classmethod
     def _of(cls, context: Context, native: _forebay.Stream) -> Stream:
         stream = cls.__new__(cls)
-        stream.context, stream.priority, stream._native = context, 0, native
+        stream.context, stream.priority, stream._made = context, 0, native
         return stream
+
+    @property
+    def _native(self) -> _forebay.Stream:
+        self.context._check_process()
+        return self._made
 
     def wait_stream(self, stream: Stream) -> None:
         """Makes later work in this stream wait until all work submitted to ``stream`` so far is complete."""
@@ -240,13 +262,13 @@ class Stream:
         _leave(self.context, self)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and self.context is other.context and self._native.number() == other._native.number()
+        return isinstance(other, Stream) and self.context is other.context and self._made.number() == other._made.number()
 
     def __hash__(self) -> int:
-        return hash((id(self.context), self._native.number()))
+        return hash((id(self.context), self._made.number()))
 
     def __repr__(self) -> str:
-        return f"Stream({self._native.number()} of {self.context!r}, priority={self.priority})"
+        return f"Stream({self._made.number()} of {self.context!r}, priority={self.priority})"
 
 
 class Event:
@@ -272,14 +294,22 @@ class Event:
     def __init__(self, enable_timing: bool = False, blocking: bool = False) -> None:
         self.enable_timing = enable_timing
         self.blocking = blocking
-        self._native: Optional[_forebay.Event] = None
+        self._made: Optional[_forebay.Event] = None
+        #: The context of the stream in which the event was first recorded.
+        self._context: Optional[Context] = None
+
+    @property
+    def _native(self) -> Optional[_forebay.Event]:
+        if self._context is not None:
+            self._context._check_process()
+        return self._made
 
     def record(self, stream: Optional[Stream] = None) -> None:
         """Records the event in a stream, by default the current one."""
         stream = current_stream() if stream is None else stream
-        if self._native is None:
-            self._native = _forebay.Event(stream.context._native, self.enable_timing)
-        self._native.record(stream._native)
+        if self._made is None:
+            self._made, self._context = _forebay.Event(stream.context._native, self.enable_timing), stream.context
+        self._made.record(stream._native)
 
     def wait(self, stream: Optional[Stream] = None) -> None:
         """Makes later work in a stream (by default the current one) wait for the event's latest record."""
@@ -347,6 +377,8 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 _default: Optional[Context] = None
+#: The defaults of the processes that this one was forked from, kept because ending them would wait for threads that do not exist here.
+_inherited: List[Context] = []
 _default_lock = threading.Lock()
 
 
@@ -364,11 +396,15 @@ def current_context() -> Context:
     global _default
     if _thread.entered:
         return _thread.entered[-1][0]
-    if _default is None:
+    default = _default
+    if default is None or default._process != os.getpid():
         with _default_lock:
-            if _default is None:
-                _default = Context()
-    return _default
+            default = _default
+            if default is None or default._process != os.getpid():
+                if default is not None:
+                    _inherited.append(default)
+                default = _default = Context()
+    return default
 
 
 def stream(stream: Optional[Stream]) -> StreamCtx:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union, cast
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _forebay, _indexing
 from ._arrays import Native, bfloat16, from_native, to_native
+from ._dtypes import FLOATS, ONNX_NUMBERS, DTypeLike, common_type, to_bfloat16, type_name
 from ._streams import Context, current_context
 from .errors import InvalidArgument
 
@@ -19,49 +20,48 @@ if TYPE_CHECKING:
 
 #: A number or any kind of array: NumPy, DLPack, a list.
 ArrayLike: TypeAlias = Any
-#: A type, by name or as a NumPy type.
-DTypeLike: TypeAlias = Any
 #: The axes of a reduction; ``None`` means all.
 Axes: TypeAlias = Union[int, Sequence[int], None]
 
-#: The ONNX type numbers.
-_ONNX_NUMBERS: Dict[str, int] = {
-    "float32": 1,
-    "uint8": 2,
-    "int8": 3,
-    "uint16": 4,
-    "int16": 5,
-    "int32": 6,
-    "int64": 7,
-    "bool": 9,
-    "float16": 10,
-    "float64": 11,
-    "uint32": 12,
-    "uint64": 13,
-    "bfloat16": 16,
-}
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
 _DL_CPU, _DL_VULKAN = 1, 7
 
 
-def type_name(dtype: DTypeLike) -> str:
-    """Returns the name of a type."""
-    name = dtype if isinstance(dtype, str) and dtype == "bfloat16" else str(np.dtype(dtype))
-    if name not in _ONNX_NUMBERS:
-        raise InvalidArgument(f"unknown type {name}; the types are {', '.join(_ONNX_NUMBERS)}")
-    return name
+def _is_operand(value: Any) -> bool:
+    """Returns whether a value is a number or an array: not ``None``, text or any other object."""
+    if isinstance(value, (Tensor, np.ndarray, bool, int, float)) or hasattr(value, "__dlpack__"):
+        return True
+    return np.asarray(value).dtype.kind not in "OSUMm"
 
 
-def _common(one: str, other: str) -> str:
-    """Returns the result type of two tensors: the wider of two types of the same kind, otherwise floats before integers before booleans."""
-    if one == other:
-        return one
-    rank = [2 if name in _FLOATS else 0 if name == "bool" else 1 for name in (one, other)]
-    if rank[0] != rank[1]:
-        return one if rank[0] > rank[1] else other
-    if "bfloat16" in (one, other):
-        return "float32" if "float16" in (one, other) else other if one == "bfloat16" else one
-    return type_name(np.promote_types(one, other))
+def _common_type(*operands: ArrayLike) -> str:
+    """Returns the result type of an operation, as in PyTorch."""
+    tensors: List[str] = []
+    scalars: List[str] = []
+    numbers: List[str] = []
+    for one in operands:
+        if isinstance(one, Tensor):
+            (tensors if one._shape else scalars).append(one._type)
+        elif isinstance(one, (bool, np.bool_)):
+            numbers.append("bool")
+        elif isinstance(one, (int, np.integer)):
+            numbers.append("int64")
+        elif isinstance(one, (float, np.floating)):
+            numbers.append("float32")
+        else:
+            name, shape, _ = given(one, None)
+            (tensors if shape else scalars).append(name)
+    return common_type(tensors, scalars, numbers)
+
+
+def _in_common(op_type: str, *operands: ArrayLike, integers: Optional[str] = None, before: Sequence[Any] = (), **attributes: Any) -> Tensor:
+    """Applies an operation to operands in their common type, or in ``integers`` if that is not a float. ``before`` are inputs that keep
+    their type."""
+    name = _common_type(*operands)
+    if integers is not None and name not in FLOATS:
+        name = integers
+    made = [one.astype(name) if isinstance(one, Tensor) else _Given(given(one, name)) for one in operands]
+    result: Tensor = operation(op_type, *before, *made, **attributes)
+    return result
 
 
 class Tensor:
@@ -69,7 +69,8 @@ class Tensor:
     values (:meth:`numpy`, :meth:`item`, printing). The caller orders streams (:meth:`Stream.wait_stream`, :class:`Event`), but memory is
     managed automatically: a tensor can be dropped at any time.
 
-    Results of operations, including slices, are separate tensors. Only :meth:`copy_` and :meth:`fill_` modify a tensor.
+    Results of operations, including slices, are separate tensors. Only :meth:`copy_` and :meth:`fill_` modify a tensor. Tensors can be
+    copied (``copy.deepcopy``) and pickled; a pickled tensor is restored in the thread's current context.
 
     Args:
         data: A NumPy array, an object that supports DLPack or the buffer protocol, or a list of numbers. It is copied.
@@ -219,9 +220,9 @@ class Tensor:
             return array.__dlpack__()
 
     def astype(self, dtype: DTypeLike) -> Tensor:
-        """Converts the tensor to another type."""
+        """Converts the tensor to another type. A tensor of this type is returned unchanged; :meth:`clone` copies it."""
         name = type_name(dtype)
-        return self if name == self._type else self._run("Cast", self, to=_ONNX_NUMBERS[name])
+        return self if name == self._type else self._run("Cast", self, to=ONNX_NUMBERS[name])
 
     def clone(self) -> Tensor:
         """Returns a copy in separate memory."""
@@ -249,20 +250,9 @@ class Tensor:
 
     def _binary(self, op_type: str, other: ArrayLike, reverse: bool = False, integers: Optional[str] = None) -> Tensor:
         """Applies an operation to two tensors, or a tensor and numbers, in their common type; in ``integers`` if that is not a float."""
-        if isinstance(other, Tensor):
-            name = _common(self._type, other._type)
-        elif isinstance(other, (bool, np.bool_)):
-            name = self._type
-        elif isinstance(other, (int, np.integer)):
-            name = "int64" if self._type == "bool" else self._type
-        elif np.ndim(other) == 0 and not hasattr(other, "__dlpack__"):
-            name = self._type if self._type in _FLOATS else "float32"
-        else:
-            name = _common(self._type, given(other, None)[0])
-        if integers is not None and name not in _FLOATS:
-            name = integers
-        pair = (self.astype(name), other.astype(name) if isinstance(other, Tensor) else _Given(given(other, name)))
-        return self._run(op_type, *(reversed(pair) if reverse else pair))
+        if not _is_operand(other):
+            return cast("Tensor", NotImplemented)
+        return _in_common(op_type, *((other, self) if reverse else (self, other)), integers=integers)
 
     def __add__(self, other: ArrayLike) -> Tensor:
         return self._binary("Add", other)
@@ -304,7 +294,7 @@ class Tensor:
         return self._run("Neg", self)
 
     def __pos__(self) -> Tensor:
-        return self
+        return self.clone()
 
     def __abs__(self) -> Tensor:
         return self._run("Abs", self)
@@ -325,7 +315,8 @@ class Tensor:
         return self._binary("Equal", other)
 
     def __ne__(self, other: ArrayLike) -> Tensor:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
-        return ~self._binary("Equal", other)
+        equal = self._binary("Equal", other)
+        return equal if equal is NotImplemented else ~equal
 
     __hash__ = object.__hash__
 
@@ -338,12 +329,16 @@ class Tensor:
     def __xor__(self, other: ArrayLike) -> Tensor:
         return self._logical("Xor", other)
 
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
     def __invert__(self) -> Tensor:
         if self._type != "bool":
             raise InvalidArgument(f"~ requires a tensor of bool, not {self._type}; compare first")
         return self._run("Not", self)
 
     def _logical(self, op_type: str, other: ArrayLike) -> Tensor:
+        if not _is_operand(other):
+            return cast("Tensor", NotImplemented)
         other = other if isinstance(other, Tensor) else Tensor(other, context=self._context)
         if self._type != "bool" or other._type != "bool":
             raise InvalidArgument(f"&, | and ^ require tensors of bool, not {self._type} and {other._type}; compare first")
@@ -370,7 +365,7 @@ class Tensor:
         return (self[row] for row in range(len(self)))
 
     def __getitem__(self, key: Any) -> Tensor:
-        """Returns a part: numbers, slices, ``...`` and ``None`` index as in NumPy; a tensor or list of integers selects rows."""
+        """Returns a copy of a part: numbers, slices, ``...`` and ``None`` index as in NumPy; a tensor or list of integers selects rows."""
         if isinstance(key, (Tensor, np.ndarray, list)):
             chosen = key if isinstance(key, Tensor) else Tensor(cast("Any", key), context=self._context)
             if chosen._type not in ("int32", "int64"):
@@ -381,41 +376,48 @@ class Tensor:
         if part.axes:
             bounds = [np.asarray(numbers, np.int64) for numbers in (part.starts, part.ends, part.axes, part.steps)]
             found = self._run("Slice", found, *bounds)
-        return found if found._shape == part.shape else found.reshape(*part.shape)
+        if found._shape != part.shape:
+            return found.reshape(*part.shape)
+        return found.clone() if found is self else found
 
     def reshape(self, *shape: Any) -> Tensor:
-        """Returns the same elements, in the same order, with other sizes, one of which can be -1."""
-        sizes = [int(size) for size in (shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)]
+        """Returns a copy with the same elements, in the same order, and other sizes, one of which can be -1."""
+        sizes = _whole_numbers(shape)
+        if 0 in sizes:
+            raise InvalidArgument(f"cannot reshape {self._shape} to {tuple(sizes)}: a tensor has at least one element, so no size can be 0")
         return self._run("Reshape", self, np.asarray(sizes, np.int64))
 
     def transpose(self, *order: Any) -> Tensor:
-        """Permutes the dimensions, or reverses them if no order is given."""
-        axes = [int(axis) for axis in (order[0] if len(order) == 1 and not isinstance(order[0], int) else order)]
+        """Returns a copy with the dimensions in another order, or in reverse order if none is given."""
+        axes = _whole_numbers(order)
         if not axes:
             axes = list(range(self.ndim))[::-1]
         return self._run("Transpose", self, perm=[axis + self.ndim if axis < 0 else axis for axis in axes])
 
     @property
     def T(self) -> Tensor:
-        """The tensor with its dimensions in reverse order."""
+        """A copy with the dimensions in reverse order."""
         return self.transpose()
 
     def _reduce(self, op_type: str, axis: Axes, keepdims: bool) -> Tensor:
-        axes: Sequence[int] = range(self.ndim) if axis is None else [axis] if isinstance(axis, int) else list(axis)
+        axes = list(range(self.ndim)) if axis is None else _whole_numbers((axis,))
         if any(not -self.ndim <= one < self.ndim for one in axes):
             raise InvalidArgument(f"axis {axis} is out of range for {self.ndim} dimensions")
         if not axes:
-            return self
+            return self.clone()
         return self._run(op_type, self, np.asarray(axes, np.int64), keepdims=int(keepdims))
+
+    def _wide(self) -> Tensor:
+        """Returns the tensor, with narrower integers and booleans as int64."""
+        return self if self._type in (*FLOATS, "int64", "uint64") else self.astype("int64")
 
     def sum(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
         """Sums over axes. Integers narrower than 64 bits and booleans are summed as int64."""
-        narrow = self._type not in _FLOATS and self._type not in ("int64", "uint64")
-        return (self.astype("int64") if narrow else self)._reduce("ReduceSum", axis, keepdims)
+        return self._wide()._reduce("ReduceSum", axis, keepdims)
 
     def mean(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
         """Averages over axes. Means of integers are float32."""
-        return (self if self._type in _FLOATS else self.astype("float32"))._reduce("ReduceMean", axis, keepdims)
+        return (self if self._type in FLOATS else self.astype("float32"))._reduce("ReduceMean", axis, keepdims)
 
     def max(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
         """Returns the largest elements along axes."""
@@ -426,8 +428,8 @@ class Tensor:
         return self._reduce("ReduceMin", axis, keepdims)
 
     def prod(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """Multiplies elements along axes."""
-        return self._reduce("ReduceProd", axis, keepdims)
+        """Multiplies elements along axes. Integers narrower than 64 bits and booleans are multiplied as int64."""
+        return self._wide()._reduce("ReduceProd", axis, keepdims)
 
     def argmax(self, axis: Optional[int] = None, keepdims: bool = False) -> Tensor:
         """Returns the index of the largest element along an axis, or in the flattened tensor if no axis is given."""
@@ -474,6 +476,18 @@ class Tensor:
         """Exponentials along an axis, divided by their sum."""
         return self._run("Softmax", self, axis=axis)
 
+    def __copy__(self) -> Tensor:
+        return self.clone()
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        return self.clone()
+
+    def __reduce__(self) -> Any:
+        stream = self._context.current_stream()._native
+        # bfloat16 keeps its bytes, because NumPy may have no such type.
+        name, shape, data = self._native.to_host(stream) if self._type == "bfloat16" else to_native(self.numpy())
+        return _restored, ((name, tuple(shape), data),)
+
     def __repr__(self) -> str:
         name = "bfloat16" if self._type == "bfloat16" else str(np.dtype(self._type))
         if self.size > 1000:
@@ -493,9 +507,7 @@ def given(data: ArrayLike, name: Optional[str]) -> Native:
         return native
     if name != "bfloat16":
         return to_native(from_native(native).astype(name))
-    numbers = from_native(native).astype(np.float32).view(np.uint32)
-    rounded = (numbers + np.uint32(0x7FFF) + ((numbers >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    return "bfloat16", native[1], rounded.astype(np.uint16).reshape(-1).view(np.uint8)
+    return "bfloat16", native[1], to_bfloat16(from_native(native))
 
 
 @dataclass(frozen=True)
@@ -549,6 +561,21 @@ def operation(
     made = _forebay.DeviceTensor.operation(stream._native, op_type, name, operands, attributes, outputs)
     results = [Tensor._of(context, native) for native in made]
     return results[0] if outputs == 1 else results
+
+
+def _restored(native: Native) -> Tensor:
+    """Returns a pickled tensor, in the current context."""
+    context = current_context()
+    return Tensor._of(context, _forebay.DeviceTensor.from_host(context.current_stream()._native, native))
+
+
+def _whole_numbers(given: Sequence[Any]) -> List[int]:
+    """Returns sizes or axes that are given one by one or as one sequence."""
+    numbers = given[0] if len(given) == 1 and not isinstance(given[0], (int, np.integer)) else given
+    try:
+        return [operator.index(number) for number in numbers]
+    except TypeError:
+        raise InvalidArgument(f"sizes and axes must be whole numbers, not {numbers!r}") from None
 
 
 def sizes_of(shape: Union[int, Sequence[int]]) -> List[int]:
@@ -608,34 +635,30 @@ def from_dlpack(array: Any, *, context: Optional[Context] = None) -> Tensor:
     return Tensor(array, context=context)
 
 
-def where(condition: Tensor, one: ArrayLike, other: ArrayLike) -> Tensor:
-    """Returns elements of ``one`` where ``condition`` is true, and of ``other`` elsewhere.
+def where(condition: ArrayLike, one: ArrayLike, other: ArrayLike) -> Tensor:
+    """Returns elements of ``one`` where ``condition`` is true, and of ``other`` elsewhere, in their common type.
 
     >>> import forebay
     >>> a = forebay.Tensor([-1.0, 2.0])
     >>> forebay.where(a > 0, a, 0.0).tolist()
     [0.0, 2.0]
     """
-    tensors = [value for value in (one, other) if isinstance(value, Tensor)]
-    name = tensors[0]._type if tensors else given(one, None)[0]
-    for tensor in tensors[1:]:
-        name = _common(name, tensor._type)
-    made = [value.astype(name) if isinstance(value, Tensor) else _Given(given(value, name)) for value in (one, other)]
-    return condition._run("Where", condition, *made)
+    return _in_common("Where", one, other, before=[condition])
 
 
-def concatenate(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Concatenates tensors along an axis."""
+def concatenate(tensors: Iterable[ArrayLike], axis: int = 0) -> Tensor:
+    """Concatenates tensors along an axis, in their common type."""
+    tensors = list(tensors)
     if not tensors:
         raise InvalidArgument("expected at least one tensor to concatenate")
-    return tensors[0]._run("Concat", *tensors, axis=axis)
+    return _in_common("Concat", *tensors, axis=axis)
 
 
-def maximum(one: Tensor, other: ArrayLike) -> Tensor:
+def maximum(one: ArrayLike, other: ArrayLike) -> Tensor:
     """Returns the element-wise maximum of two tensors."""
-    return one._binary("Max", other)
+    return _in_common("Max", one, other)
 
 
-def minimum(one: Tensor, other: ArrayLike) -> Tensor:
+def minimum(one: ArrayLike, other: ArrayLike) -> Tensor:
     """Returns the element-wise minimum of two tensors."""
-    return one._binary("Min", other)
+    return _in_common("Min", one, other)

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _forebay, _options
-from ._arrays import Native, all_from_native, from_native, labels_to_native, to_native
+from ._arrays import Native, all_from_native, from_native, input_to_native, labels_to_native, to_native
 from ._feed import read_ahead, split_batch
 from ._fit import Callback, Evaluation, Fit, FitSettings, History, StepReport
 from ._lora import LoRA, with_adapters
@@ -32,7 +32,8 @@ class Trainer:
 
     Everything is planned before the first step: what stays on the device, what moves to host memory or disk and back, and what is
     recomputed. Memory is allocated at the first step. A trainer can be shared by several threads, which take turns. Ctrl-C raises
-    ``KeyboardInterrupt`` within a second; a step in progress then runs to completion, and the next call waits for it.
+    ``KeyboardInterrupt`` within a second; a step in progress then runs to completion, and the next call waits for it. A process forked
+    from this one (:mod:`multiprocessing` does so on Linux before Python 3.14) cannot use it and creates its own.
 
     Args:
         model: A :class:`forebay.Model`, a path, bytes, or an ``onnx.ModelProto``.
@@ -176,7 +177,8 @@ class Trainer:
         Args:
             inputs: A dictionary of arrays by name, or a single array if there is one input. An array is a NumPy array or an object that
                 supports DLPack, like PyTorch tensors, or the buffer protocol.
-            labels: An array of the type and shape of :attr:`labels`; class numbers can have any integer type.
+            labels: An array of the type and shape of :attr:`labels`; class numbers can have any integer type. Lists of numbers must fit
+                the type.
             gradients: Whether the report includes the gradients. Such a step has a separate plan, within the same budgets and with the same
                 bits, and is slower. The arrays take as much memory as the parameters, in addition to the budgets.
 
@@ -297,7 +299,7 @@ class Trainer:
 
         Args:
             data: Batches: pairs ``(inputs, labels)`` as for :meth:`step`, sequences with the labels last, or dictionaries with the labels
-                among them.
+                among them. A generator can only be read once, so it needs ``epochs=1``.
             epochs: The number of passes through ``data``.
             callbacks: Called after each step with the trainer and the step's report; one that returns ``False`` ends the training.
             gradients_every: The number of steps after which the report includes the gradients; see :meth:`step`.
@@ -308,7 +310,7 @@ class Trainer:
             patience: Ends the training after this many consecutive validations without a lower loss.
             min_delta: The amount by which a loss must be lower.
             best_checkpoint: A folder for a checkpoint of the step with the lowest loss of all validations.
-            checkpoint: A folder for checkpoints, which are written after each epoch and at the end.
+            checkpoint: A folder for checkpoints, which are written after each epoch and at the end. No other trainer may write to it.
             checkpoint_every: The number of steps after which another one is written.
             resume: Whether to resume from the checkpoint in that folder, if there is one. The batches of the epoch that are already done
                 are skipped, so ``data`` must return the same batches again.
@@ -361,7 +363,7 @@ class Trainer:
 
     def _batch(self, inputs: Any, labels: Any) -> Tuple[Dict[str, Native], Native]:
         given = by_name(inputs, list(self._types))
-        batch = {name: to_native(value, self._types.get(name)) for name, value in given.items()}
+        batch = {name: input_to_native(value, self._types.get(name)) for name, value in given.items()}
         return batch, labels_to_native(labels, self._labels.dtype)
 
     def _prepare(self, batch: Any) -> Tuple[Dict[str, Native], Native]:

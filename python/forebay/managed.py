@@ -26,9 +26,10 @@ import numpy.typing as npt
 
 from . import _forebay, _indexing
 from ._arrays import from_native
+from ._dtypes import DTypeLike, type_name
 from ._options import PathLike, Size, path_text
 from ._streams import Context, current_context, size_bytes
-from ._tensor import DTypeLike, Tensor, given, sizes_of, type_name
+from ._tensor import Tensor, given, sizes_of
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Memory:
         budget = size_bytes(device_memory)
         if budget is None:
             budget = (self.context.device_memory or self.context._native.device_memory()) // 2
-        self._native = _forebay.ManagedMemory(
+        self._made = _forebay.ManagedMemory(
             self.context._native,
             {
                 "device_memory": budget,
@@ -120,6 +121,11 @@ class Memory:
                 "unit_size": size_bytes(unit_size),
             },
         )
+
+    @property
+    def _native(self) -> _forebay.ManagedMemory:
+        self.context._check_process()
+        return self._made
 
     @property
     def device_memory(self) -> int:
@@ -225,6 +231,7 @@ class ManagedTensor(Tensor):
 
     def numpy(self) -> npt.NDArray[Any]:
         """Copies the tensor to the host, after all submitted work that writes it."""
+        self._context._check_process()
         return from_native(self._buffer.read(self._type, self._shape, 0))
 
     def copy_(self, other: Any) -> ManagedTensor:
@@ -269,6 +276,7 @@ class ManagedTensor(Tensor):
         native = given(array, self._type)
         if tuple(native[1]) != shape:
             raise InvalidArgument(f"{native[1]} cannot be written to rows of {shape}")
+        self._context._check_process()
         self._buffer.write(start * self._row_bytes(), native)
 
     def __iter__(self) -> Iterator[Tensor]:

@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import forebay
+from forebay._arrays import input_to_native
 
 
 def test_a_budget_changes_no_bit(digits: str, batch: Any) -> None:
@@ -210,3 +212,77 @@ def test_an_input_alone_may_be_in_a_tuple(digits: str, batch: Any) -> None:
     x, _ = batch
     session = forebay.Session(digits)
     assert np.array_equal(session.run((x,))["logits"], session.run(x)["logits"])
+
+
+def test_lists_must_fit(digits: str, batch: Any) -> None:
+    x, _ = batch
+    run = forebay.Trainer(digits, batch_size=2)
+    for labels in ([0.9, 1.9], ["1", "2"], [None, 1], [2**70, 1]):
+        with pytest.raises(forebay.InvalidArgument, match="numbers that fit int64"):
+            run.step(x[:2], labels)
+    assert run.step_count == 0
+    assert np.isfinite(run.step(x[:2].tolist(), [1.0, 2]).loss)
+    with pytest.raises(forebay.InvalidArgument, match="numbers that fit float32"):
+        forebay.Session(digits).run([[[[1e300] * 8] * 8]])
+
+
+def test_tensors_of_every_type_are_inputs() -> None:
+    native = input_to_native(forebay.Tensor([1.0, 2.5], "bfloat16"), "bfloat16")
+    assert native[:2] == ("bfloat16", (2,))
+    listed = input_to_native([1.0, 2.5], "bfloat16")
+    assert listed[:2] == native[:2] and np.array_equal(listed[2], native[2])
+
+
+FORK = """
+import os, sys, warnings
+import numpy as np
+import forebay
+
+warnings.simplefilter("ignore")
+digits, folder = sys.argv[1:]
+x, labels = np.ones((8, 1, 8, 8), np.float32), np.arange(8)
+session, trainer, tensor, event = forebay.Session(digits), forebay.Trainer(digits, batch_size=8), forebay.Tensor(x), forebay.Event()
+session.run(x)
+trainer.step(x, labels)
+trainer.save_checkpoint(folder)
+event.record()
+expected = (tensor * 2).sum().item()
+child = os.fork()
+if child == 0:
+    calls = [
+        lambda: session.run(x),
+        lambda: trainer.step(x, labels),
+        lambda: trainer.parameters(),
+        lambda: tensor.numpy(),
+        lambda: (tensor * 2).sum(),
+        lambda: tensor.context.synchronize(),
+        lambda: event.synchronize(),
+    ]
+    for call in calls:
+        try:
+            call()
+            os._exit(1)
+        except forebay.InvalidArgument as error:
+            if "fork" not in str(error):
+                os._exit(2)
+    fine = (forebay.Tensor(x) * 2).sum().item() == expected and forebay.Session(digits).run(x)["logits"].shape == (8, 10)
+    del session, trainer, tensor, event
+    os._exit(0 if fine else 3)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+assert session.run(x)["logits"].shape == (8, 10)
+assert os.path.exists(os.path.join(folder, ".forebay.lock")), "the lock is still held here"
+sys.exit(status)
+"""
+
+
+def test_a_fork_is_told_what_it_cannot_use(digits: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FORK, digits, str(tmp_path / "run")], timeout=60, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_messages_name_arguments_of_python(digits: str, batch: Any) -> None:
+    x, labels = batch
+    with pytest.raises(forebay.NotFinite, match='pass on_nan="continue"'):
+        forebay.Trainer(digits, batch_size=50).step(np.full_like(x, np.nan), labels)
+    with pytest.raises(forebay.OutOfBudget, match='at least device_memory="[0-9]+KiB"'):
+        forebay.Session(digits, batch_size=8, simulate_device="4KiB")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import operator
+import pickle
 from typing import Any, Callable
 
 import numpy as np
@@ -64,6 +66,53 @@ def test_types_meet_as_in_pytorch() -> None:
         forebay.Tensor(np.zeros(2, np.complex64))
 
 
+def test_tensors_without_dimensions_keep_the_type_of_others_as_in_pytorch() -> None:
+    x, i = forebay.Tensor(X), forebay.Tensor([1, 2, 3], "int32")
+    for one in (np.array(1.5), forebay.Tensor(np.array(1.5))):
+        assert (x + one).dtype == (one + x).dtype == np.float32 and (i + one).dtype == np.float64
+    assert (i * forebay.Tensor([1, 2]).sum()).dtype == np.int32 and (i * forebay.Tensor([1, 2, 3])).dtype == np.int64
+    assert (forebay.Tensor(np.float32(2)) + forebay.Tensor(np.array(1.5))).dtype == np.float64
+
+
+def test_where_and_others_take_the_common_type() -> None:
+    b, i = forebay.Tensor([True, False]), forebay.Tensor(np.array([3, 4], np.int32))
+    same(forebay.where(b, i, 0.5), np.array([3, 0.5], np.float32))
+    same(forebay.where(b, 1, 2.5), np.array([1, 2.5], np.float32))
+    same(forebay.where(b, i, np.full(2, 0.5, np.float32)), np.array([3, 0.5], np.float32))
+    same(forebay.where(np.array([True, False]), i, 7), np.array([3, 7], np.int32))
+    same(forebay.where(b, 1, 2), np.array([1, 2]))
+    same(forebay.maximum(np.array([0, 9], np.int32), i), np.array([3, 9], np.int32))
+    same(forebay.minimum(2.5, i), np.array([2.5, 2.5], np.float32))
+    same(forebay.concatenate(one for one in (i, forebay.Tensor([0.5]))), np.array([3, 4, 0.5], np.float32))
+    assert (True & b).tolist() == [True, False] and ([False, True] ^ b).tolist() == [True, True] and (True | b).tolist() == [True, True]
+
+
+def test_what_is_not_an_array_is_not_equal() -> None:
+    a = forebay.Tensor([1.0, 2.0])
+    assert (a == None) is False and (a != None) is True and (a == "x") is False  # noqa: E711
+    assert None not in [a]
+    for other in (None, "x"):
+        with pytest.raises(TypeError):
+            a + other
+        with pytest.raises(TypeError):
+            (a > 0) & other
+
+
+def test_types_by_name() -> None:
+    big = np.arange(3, dtype=">f4")
+    same(forebay.Tensor(big, big.dtype), np.arange(3, dtype=np.float32))
+    same(forebay.Tensor(X).astype(">i2"), X.astype(np.int16))
+    for wrong in ("float33", object, np.complex64):
+        with pytest.raises(forebay.InvalidArgument, match="the types are"):
+            forebay.Tensor([1], wrong)
+
+
+def test_bfloat16_keeps_what_is_not_a_number() -> None:
+    bits = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFF800001, 0x7F800000, 0x3F808000], np.uint32)
+    found = forebay.Tensor(bits.view(np.float32), "bfloat16").astype("float32").numpy()
+    assert np.isnan(found[:4]).all() and found[4:].tolist() == [np.inf, 1.0]
+
+
 @pytest.mark.parametrize(
     "key",
     [
@@ -86,6 +135,28 @@ def test_slices(key: Any) -> None:
     same(forebay.Tensor(X)[key], X[key])
 
 
+def test_results_are_copies() -> None:
+    a = forebay.Tensor(X)
+    one = a[0, 0, 0]
+    parts = [a[:], a[...], a[()], a[0:3], a.sum(axis=()), a.reshape(3, 4, 5), a.transpose(0, 1, 2), +a, copy.copy(a), copy.deepcopy(a)]
+    scalars = [one.sum(), one.mean(), one.max(), one.prod(), one[...], one.T]
+    a.fill_(0)
+    one.fill_(0)
+    for part in parts:
+        same(part, X)
+    for scalar in scalars:
+        same(scalar, X[0, 0, 0])
+
+
+def test_tensors_can_be_pickled() -> None:
+    managed = forebay.managed.empty(X.shape)
+    managed[...] = X
+    for tensor in (forebay.Tensor(X), managed, forebay.Tensor(True)):
+        same(pickle.loads(pickle.dumps(tensor)), tensor.numpy())
+    there = pickle.loads(pickle.dumps(forebay.Tensor([1.0, 0.1], "bfloat16")))
+    assert there.astype("float32").tolist() == [1.0, 0.10009765625] and "bfloat16" in str(there.dtype)
+
+
 def test_rows_and_what_is_not_there() -> None:
     x = forebay.Tensor(X)
     same(x[[2, 0]], X[[2, 0]])
@@ -106,8 +177,12 @@ def test_shapes() -> None:
     same(x.transpose(0, 2, 1), X.transpose(0, 2, 1))
     same(x.transpose((-1, 0, 1)), X.transpose(-1, 0, 1))
     same(forebay.concatenate([x, x], axis=1), np.concatenate([X, X], axis=1))
-    with pytest.raises(forebay.InvalidArgument, match="Reshape"):
-        x.reshape(7)
+    for wrong in ((7,), (0, 60), (60, 0), (-1, -1), (-2, 30), (3.7, 20), (60.0,)):
+        with pytest.raises(forebay.InvalidArgument, match="[Rr]eshape|whole"):
+            x.reshape(*wrong)
+    same(x.reshape(np.int64(-1)), X.reshape(-1))
+    same(x.reshape(np.array([5, 12])), X.reshape(5, 12))
+    same(x.transpose(np.array([2, 0, 1])), X.transpose(2, 0, 1))
     assert (x.ndim, x.size, x.nbytes, x.device) == (3, 60, 240, "host")
 
 
@@ -125,6 +200,9 @@ def test_more_reductions() -> None:
     assert x.argmax().item() == X.argmax()
     assert (x > 0).sum().item() == (X > 0).sum() and forebay.Tensor([1, 2]).mean().item() == 1.5
     assert forebay.Tensor(3.0).sum().item() == 3.0
+    same(x.max(np.int64(1)), X.max(1))
+    same(forebay.Tensor(np.array([100000, 100000], np.int32)).prod(), np.int64(10_000_000_000))
+    assert forebay.Tensor(np.array([100, 100], np.uint8)).prod().item() == 10000 and forebay.Tensor([True, False]).prod().item() == 0
     with pytest.raises(forebay.InvalidArgument, match="axis"):
         x.sum(3)
 
@@ -148,6 +226,16 @@ def test_functions() -> None:
     assert error.value.operators == ["Frobnicate"]
     with pytest.raises(forebay.InvalidArgument, match="MatMul"):
         x @ forebay.Tensor(Y)
+
+
+def test_a_refused_type_leaves_the_context_usable() -> None:
+    with forebay.Context():
+        i = forebay.Tensor([1, 2])
+        for name in ("Softmax", "Celu", "Mish", "RMSNormalization"):
+            with pytest.raises(forebay.InvalidArgument, match="int64"):
+                forebay.operation(name, i, i)
+        forebay.synchronize()
+        assert (i + 1).tolist() == [2, 3]
 
 
 def test_operators_are_named_in_races() -> None:

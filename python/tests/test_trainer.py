@@ -319,6 +319,93 @@ def test_fit_resumes_bit_for_bit(digits: str, batch: Any, tmp_path: Path) -> Non
     assert len(history.losses) == 3 and same(again.parameters(), whole.parameters())
 
 
+@pytest.mark.parametrize("last", [3, 4])
+def test_the_loss_of_an_interrupted_epoch(digits: str, batch: Any, tmp_path: Path, last: int) -> None:
+    x, labels = batch
+    data = [(np.roll(x, i, axis=0) * (1 + i), labels) for i in range(4)]
+    options: Dict[str, Any] = {
+        "optimizer": forebay.SGD(0.01),
+        "schedule": forebay.Schedule("plateau", gamma=0.5, patience=0),
+    }
+    whole = trainer(digits, **options)
+    expected = whole.fit(data, epochs=3, progress=False).epoch_losses
+    # NumPy's False ends the training, too.
+    trainer(digits, **options).fit(
+        data, epochs=3, callbacks=lambda _, report: np.bool_(report.step != last), checkpoint=tmp_path / "run", progress=False
+    )
+    again = trainer(digits, **options)
+    history = again.fit(data, epochs=3, checkpoint=tmp_path / "run", resume=True, progress=False)
+    assert len(history.losses) == 12 - last and history.epoch_losses == expected
+    assert same(again.parameters(), whole.parameters())
+
+
+def test_data_that_can_be_read_once(digits: str, batch: Any, tmp_path: Path) -> None:
+    run = trainer(digits)
+    with pytest.raises(forebay.InvalidArgument, match="in each of 2 epochs"):
+        run.fit((one for one in [batch]), epochs=2, progress=False)
+    with pytest.raises(forebay.InvalidArgument, match="no batches in epoch 1"):
+        run.fit([], progress=False)
+    assert run.step_count == 0
+    with pytest.raises(forebay.InvalidArgument, match="no batches in epoch 2 of 2; pass a list"):
+        run.fit(iter([batch]), epochs=2, progress=False)
+    assert len(run.fit((one for one in [batch]), progress=False).epoch_losses) == 1
+
+
+def test_a_folder_in_use_is_found_at_once(digits: str, batch: Any, tmp_path: Path) -> None:
+    first, second = trainer(digits), trainer(digits)
+    first.fit([batch], checkpoint=tmp_path / "run", progress=False)
+    for folders in ({"checkpoint": tmp_path / "run"}, {"best_checkpoint": tmp_path / "run", "validation": [batch]}):
+        with pytest.raises(forebay.FileError, match="release the trainer that does, in Python with del"):
+            second.fit([batch], progress=False, **folders)
+    assert second.step_count == 0
+    del first
+    second.fit([batch], checkpoint=tmp_path / "run", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"optimizer": forebay.Adam}, TypeError, "optimizer must be an optimizer such as forebay.Adam().*the class Adam itself"),
+        ({"optimizer": 5}, TypeError, "optimizer must be"),
+        ({"optimizer": forebay.SGD("0.1")}, TypeError, "learning_rate of SGD must be a number"),  # type: ignore[arg-type]
+        ({"optimizer": forebay.SGD(-1.0)}, ValueError, "learning rate must be"),
+        ({"optimizer": forebay.SGD(float("nan"))}, ValueError, "learning rate must be"),
+        ({"optimizer": forebay.SGD(momentum=-1.0)}, ValueError, "momentum must be"),
+        ({"optimizer": forebay.SGD(nesterov=True)}, ValueError, "needs a momentum"),
+        ({"optimizer": forebay.Adam(beta1=1.5)}, ValueError, "beta1 must be"),
+        ({"loss": forebay.Dice}, TypeError, "loss must be"),
+        ({"loss": forebay.Huber(delta=None)}, TypeError, "delta of Huber must be a number"),  # type: ignore[arg-type]
+        ({"schedule": "cosine"}, TypeError, r"schedule must be a forebay.Schedule, such as forebay.Schedule\('cosine'"),
+        ({"groups": ["conv*"]}, TypeError, "groups must be a sequence of forebay.ParameterGroup"),
+        ({"terms": [1]}, TypeError, "terms must be a sequence of forebay.LossTerm"),
+        ({"lora": "conv*"}, TypeError, "lora must be a forebay.LoRA"),
+        ({"accumulate": 0}, ValueError, "accumulate must be at least 1"),
+        ({"seed": -1}, ValueError, "seed must be at least 0"),
+        ({"threads": 1.5}, TypeError, "threads must be a whole number"),
+        ({"fuse": 1}, TypeError, "fuse must be True or False"),
+        ({"device": None}, TypeError, "device must be a string"),
+        ({"sizes": {"N": "3"}}, TypeError, "the size 'N' must be a whole number"),
+        ({"shard": "state"}, ValueError, "shard applies to several processes"),
+    ],
+    ids=str,
+)
+def test_options_that_are_not_valid(digits: str, options: Any, error: Any, words: str) -> None:
+    with pytest.raises(error, match=words):
+        trainer(digits, **options)
+
+
+def test_an_optimizer_can_be_a_subclass(digits: str, batch: Any) -> None:
+    class Mine(forebay.AdamW):
+        pass
+
+    run, expected = trainer(digits, optimizer=Mine(1e-3)), trainer(digits)
+    assert run.step(*batch).loss == expected.step(*batch).loss and same(run.parameters(), expected.parameters())
+    with pytest.raises(TypeError, match="optimizer must be"):
+        run.optimizer = "adam"  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="learning rate"):
+        run.optimizer = forebay.AdamW(-1.0)
+
+
 def test_a_killed_process_loses_nothing(digits: str, batch: Any, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     program = f"""

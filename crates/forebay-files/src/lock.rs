@@ -88,6 +88,8 @@ pub struct FolderLock {
     folder: PathBuf,
     /// Whether the folder was created for the lock.
     made: bool,
+    /// The process that took the lock.
+    process: u32,
     /// Holds the lock while it is open.
     _file: File,
 }
@@ -126,7 +128,7 @@ impl FolderLock {
             }
             file.set_len(0)?;
             file.write_all(format!("{}\n", std::process::id()).as_bytes())?;
-            return Ok(FolderLock { path, folder: folder.to_owned(), made, _file: file });
+            return Ok(FolderLock { path, folder: folder.to_owned(), made, process: std::process::id(), _file: file });
         }
         Err(LockError::Held { process: None })
     }
@@ -157,6 +159,10 @@ impl FolderLock {
 
 impl Drop for FolderLock {
     fn drop(&mut self) {
+        // In a fork, this is a copy, and the lock is still that of the process that took it.
+        if self.process != std::process::id() {
+            return;
+        }
         // The lock is still held here, so the file is ours. If it stays, it locks nothing.
         let _ = fs::remove_file(&self.path);
         if self.made {

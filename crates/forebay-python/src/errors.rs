@@ -1,4 +1,5 @@
-//! Conversion of Rust errors to the exceptions in `forebay/errors.py`, with the same messages.
+//! Conversion of Rust errors to the exceptions in `forebay/errors.py`, with the same messages, which name arguments of Python instead of
+//! flags of the command line.
 
 use forebay::{DeviceError, Error, ModelError, PlanError, RuntimeError};
 use pyo3::exceptions::PyRuntimeError;
@@ -17,7 +18,7 @@ enum Kind {
 /// Returns the exception for an error.
 pub fn exception(py: Python<'_>, error: &Error) -> PyErr {
     let made = py.import("forebay.errors").and_then(|errors| {
-        let text = PyString::new(py, &error.to_string());
+        let text = PyString::new(py, &in_python(&error.to_string()));
         match kind(error) {
             Kind::Plain(class) => errors.getattr(class)?.call1((text,)),
             Kind::OutOfBudget(budget, least) => errors.getattr("OutOfBudget")?.call1((text, budget, least)),
@@ -29,6 +30,46 @@ pub fn exception(py: Python<'_>, error: &Error) -> PyErr {
         // The package is being unloaded, so only the message matters.
         Err(_) => PyRuntimeError::new_err(error.to_string()),
     }
+}
+
+/// The flags whose arguments in Python have other names.
+const OTHER_NAMES: [(&str, &str); 4] = [
+    ("group", "groups"),
+    ("label-input", "labels=... of forebay.OutputLoss"),
+    ("memory", "memory_mode"),
+    ("pos-weight", "positive_weights"),
+];
+
+/// The words that messages pass to flags. Numbers are recognized by their first digit.
+const WORDS: [&str; 5] = ["automatic", "continue", "host", "needed", "skip"];
+
+/// Returns a message that names arguments of Python instead of flags: `device_memory="8MiB"` for `--device-memory 8MiB`.
+fn in_python(message: &str) -> String {
+    let is_of_name = |c: char| c.is_ascii_lowercase() || c == '-';
+    let mut found = String::with_capacity(message.len());
+    let mut rest = message;
+    while let Some(start) = rest.find("--") {
+        let (before, flag) = (&rest[..start], &rest[start + 2..]);
+        found.push_str(before);
+        let (name, behind) = flag.split_at(flag.find(|c| !is_of_name(c)).unwrap_or(flag.len()));
+        let follows_space = found.chars().next_back().is_none_or(|c| c == ' ' || c == '(');
+        if !follows_space || !name.starts_with(|c: char| c.is_ascii_lowercase()) {
+            found.push_str("--");
+            rest = flag;
+            continue;
+        }
+        let other = OTHER_NAMES.iter().find(|(known, _)| *known == name);
+        found.push_str(&other.map_or_else(|| name.replace('-', "_"), |(_, name)| (*name).to_owned()));
+        let after_space = behind.strip_prefix(' ').unwrap_or_default();
+        let value = &after_space[..after_space.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(after_space.len())];
+        rest = behind;
+        if WORDS.contains(&value) || value.starts_with(|c: char| c.is_ascii_digit()) {
+            found.push_str(&format!("=\"{value}\""));
+            rest = &after_space[value.len()..];
+        }
+    }
+    found.push_str(rest);
+    found
 }
 
 fn kind(error: &Error) -> Kind {

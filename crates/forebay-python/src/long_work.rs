@@ -1,4 +1,4 @@
-//! Work without Python's interpreter lock: other Python threads keep running, and Ctrl-C is handled.
+//! Work without Python's interpreter lock: other Python threads keep running, and Ctrl-C is handled. What a fork cannot use is refused.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -55,6 +55,37 @@ pub fn obeying_signals<T: Send + 'static>(
     }
 }
 
+/// Data that several calls share, such as a session, and that only the process that made it can use: a fork copies its memory, but not the
+/// threads that do its work, so that work would never end.
+pub struct Shared<S> {
+    data: Arc<Mutex<S>>,
+    what: &'static str,
+    process: u32,
+}
+
+impl<S> Shared<S> {
+    /// Shares data, which messages call `what`.
+    pub fn new(data: S, what: &'static str) -> Shared<S> {
+        Shared { data: Arc::new(Mutex::new(data)), what, process: std::process::id() }
+    }
+
+    /// Returns the data.
+    ///
+    /// # Errors
+    /// Fails in a process that was forked after the data was made.
+    pub fn data(&self, py: Python<'_>) -> PyResult<&Arc<Mutex<S>>> {
+        let (what, made_by, here) = (self.what, self.process, std::process::id());
+        if made_by == here {
+            return Ok(&self.data);
+        }
+        let reason = format!(
+            "the {what} belongs to process {made_by}, and its threads do not exist in this fork, process {here}; create a {what} \
+             in each process, or start processes with multiprocessing's method 'spawn'"
+        );
+        Err(exception(py, &Error::Option { reason }))
+    }
+}
+
 /// Runs work on data that several calls share, one call at a time.
 ///
 /// # Errors
@@ -66,14 +97,14 @@ pub fn locked<S, T>(shared: &Arc<Mutex<S>>, work: impl FnOnce(&mut S) -> Result<
 /// Reads data that several calls share, without the interpreter lock, because another thread can hold the data for a long time.
 ///
 /// # Errors
-/// Returns the error of [`locked`] as an exception, or the exception that a signal raises.
+/// Returns the errors of [`Shared::data`] and [`locked`] as exceptions, or the exception that a signal raises.
 pub fn asking<S: Send + 'static, T: Send + 'static>(
     py: Python<'_>,
-    shared: &Arc<Mutex<S>>,
+    shared: &Shared<S>,
     work: impl FnOnce(&mut S) -> Result<T, Error> + Send + 'static,
 ) -> PyResult<T> {
+    let shared = shared.data(py)?.clone();
     let expected_seconds = if shared.try_lock().is_ok() { 0.0 } else { f64::INFINITY };
-    let shared = shared.clone();
     obeying_signals(py, expected_seconds, move || locked(&shared, work))
 }
 

@@ -114,10 +114,16 @@ fn engine_options(py: Python<'_>, given: Engine) -> PyResult<forebay::EngineOpti
     device.tile_size = given.tile_size;
     device.tiled = given.tiled;
     device.link_bytes_per_second = given.link_bytes_per_second;
+    let has_processes = given.processes.is_some();
     let group = given.processes.map(|processes| processes.get().0.clone());
     device.processes = group.filter(|group| group.size() > 1);
     let shards = [("state", Shard::State), ("gradients", Shard::Gradients), ("parameters", Shard::Parameters)];
     let shard = given.shard.as_deref().map(|text| choice(py, "kind of shard", text, &shards)).transpose()?;
+    if given.shard.is_some() && !has_processes {
+        let reason =
+            "shard applies to several processes; pass processes=forebay.Processes() as well, or leave out shard";
+        return Err(wrong(&Error::Option { reason: reason.to_owned() }));
+    }
     device.shard = shard.unwrap_or_default();
     memory.memory_limit = given.memory_limit.map(|text| text.parse()).transpose().map_err(|error| wrong(&error))?;
     memory.device_memory = size(given.device_memory)?;

@@ -1,14 +1,14 @@
 //! Running a model.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::arrays::{Given, arrays, tensors, tensors_in_place};
-use crate::long_work::{Pace, asking, is_short, locked, obeying_signals};
+use crate::long_work::{Pace, Shared, asking, is_short, locked, obeying_signals};
 use crate::model::{Described, Model, described};
 use crate::options::{Engine, Sizes, choice, session_options};
 
@@ -18,7 +18,7 @@ type Times = (f64, f64, usize, f64);
 /// A session.
 #[pyclass(module = "forebay._forebay", frozen)]
 pub struct Session {
-    session: Arc<Mutex<forebay::Session>>,
+    session: Shared<forebay::Session>,
     pace: Mutex<Pace>,
     inputs: Vec<Described>,
     outputs: Vec<Described>,
@@ -46,7 +46,7 @@ impl Session {
             Some(false) => forebay::Session::of_gradients(&model, &options, training),
         })?;
         let (inputs, outputs) = (described(session.inputs()), described(session.outputs()));
-        Ok(Session { session: Arc::new(Mutex::new(session)), pace: Mutex::default(), inputs, outputs })
+        Ok(Session { session: Shared::new(session, "session"), pace: Mutex::default(), inputs, outputs })
     }
 
     fn inputs(&self) -> Vec<Described> {
@@ -58,14 +58,15 @@ impl Session {
     }
 
     fn run<'py>(&self, py: Python<'py>, inputs: BTreeMap<String, Given<'py>>) -> PyResult<Bound<'py, PyDict>> {
+        let session = self.session.data(py)?.clone();
         let shapes: Vec<Vec<u64>> = inputs.values().map(|(_, shape, _)| shape.clone()).collect();
-        let expected_seconds = match (self.pace.lock(), self.session.try_lock()) {
+        let expected_seconds = match (self.pace.lock(), session.try_lock()) {
             (Ok(pace), Ok(_)) => pace.expected_seconds(&shapes),
             _ => f64::INFINITY,
         };
         // Long work can continue after a signal has ended the call, so it uses copies.
         let inputs = if is_short(expected_seconds) { tensors_in_place(inputs)? } else { tensors(inputs)? };
-        let (session, start) = (self.session.clone(), Instant::now());
+        let start = Instant::now();
         let outputs = obeying_signals(py, expected_seconds, move || locked(&session, |session| session.run(inputs)))?;
         if let Ok(mut pace) = self.pace.lock() {
             pace.note(shapes, start.elapsed().as_secs_f64());

@@ -1,7 +1,7 @@
 //! Training a model.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use pyo3::types::PyDict;
 
 use crate::arrays::{Given, Taken, array, arrays, tensor, tensors};
 use crate::errors::exception;
-use crate::long_work::{Pace, asking, locked, obeying_signals};
+use crate::long_work::{Pace, Shared, asking, locked, obeying_signals};
 use crate::model::{Described, Model};
 use crate::options::{Engine, OptimizerGiven, Sizes, Training, optimizer, trainer_options};
 use crate::plan::{Planned, planned};
@@ -33,7 +33,7 @@ fn windows_of(py: Python<'_>, (sizes, overlap, blend, multiple, batch_size): Win
 /// A trainer.
 #[pyclass(module = "forebay._forebay", frozen)]
 pub struct Trainer {
-    trainer: Arc<Mutex<forebay::Trainer>>,
+    trainer: Shared<forebay::Trainer>,
     steps: Mutex<Pace>,
     evaluations: Mutex<Pace>,
     /// The folder to which only this trainer writes checkpoints.
@@ -62,6 +62,15 @@ fn described(info: &TensorInfo) -> Described {
     (info.name.clone(), info.data_type.name(), sizes)
 }
 
+/// Returns the lock of a folder; another folder that was held is released.
+fn lock<'a>(held: &'a mut Option<CheckpointFolder>, folder: &Path) -> Result<&'a CheckpointFolder, Error> {
+    let current = match held.take().filter(|held| held.path() == folder) {
+        Some(current) => current,
+        None => CheckpointFolder::lock(folder)?,
+    };
+    Ok(held.insert(current))
+}
+
 impl Trainer {
     /// Runs work on a batch, with the time that similar work took before.
     fn on_batch<T: Send + 'static>(
@@ -72,13 +81,14 @@ impl Trainer {
         labels: Given<'_>,
         work: impl FnOnce(&mut forebay::Trainer, BTreeMap<String, Tensor>, Tensor) -> Result<T, Error> + Send + 'static,
     ) -> PyResult<T> {
+        let trainer = self.trainer.data(py)?.clone();
         let (batch, labels) = (tensors(batch)?, tensor(labels)?);
         let shapes: Vec<Vec<u64>> = batch.values().chain([&labels]).map(|tensor| tensor.shape().to_vec()).collect();
-        let expected_seconds = match (pace.lock(), self.trainer.try_lock()) {
+        let expected_seconds = match (pace.lock(), trainer.try_lock()) {
             (Ok(pace), Ok(_)) => pace.expected_seconds(&shapes),
             _ => f64::INFINITY,
         };
-        let (trainer, start) = (self.trainer.clone(), Instant::now());
+        let start = Instant::now();
         let result =
             obeying_signals(py, expected_seconds, move || locked(&trainer, |trainer| work(trainer, batch, labels)))?;
         if let Ok(mut pace) = pace.lock() {
@@ -93,7 +103,7 @@ impl Trainer {
         py: Python<'_>,
         work: impl FnOnce(&mut forebay::Trainer) -> Result<T, Error> + Send + 'static,
     ) -> PyResult<T> {
-        let trainer = self.trainer.clone();
+        let trainer = self.trainer.data(py)?.clone();
         obeying_signals(py, f64::INFINITY, move || locked(&trainer, work))
     }
 
@@ -130,7 +140,7 @@ impl Trainer {
         let writes = options.engine.device.processes.as_ref().is_none_or(|group| group.rank() == 0);
         let trainer = obeying_signals(py, f64::INFINITY, move || forebay::Trainer::new(model, options))?;
         Ok(Trainer {
-            trainer: Arc::new(Mutex::new(trainer)),
+            trainer: Shared::new(trainer, "trainer"),
             steps: Mutex::default(),
             evaluations: Mutex::default(),
             folder: Arc::default(),
@@ -272,22 +282,20 @@ impl Trainer {
         self.writing(py, move |trainer| trainer.save(path))
     }
 
+    /// Locks a folder for the checkpoints of this trainer, until it locks another.
+    fn lock_folder(&self, py: Python<'_>, folder: PathBuf) -> PyResult<()> {
+        let (held, writes) = (self.folder.clone(), self.writes);
+        self.long(py, move |_| match writes {
+            true => locked(&held, |held| lock(held, &folder).map(drop)),
+            false => Ok(()),
+        })
+    }
+
     /// Writes a checkpoint; the folder stays locked for this trainer until it writes to another.
     fn save_checkpoint(&self, py: Python<'_>, folder: PathBuf, position: String) -> PyResult<()> {
         let position: JsonValue = serde_json::from_str(&position).unwrap_or(JsonValue::String(position));
         let held = self.folder.clone();
-        self.writing(py, move |trainer| {
-            locked(&held, |held| {
-                if held.as_ref().is_none_or(|held| held.path() != folder) {
-                    *held = None;
-                    *held = Some(CheckpointFolder::lock(&folder)?);
-                }
-                match held {
-                    Some(held) => trainer.write_checkpoint(held, &position),
-                    None => unreachable!("it was locked above"),
-                }
-            })
-        })
+        self.writing(py, move |trainer| locked(&held, |held| trainer.write_checkpoint(lock(held, &folder)?, &position)))
     }
 
     /// Restores a checkpoint and returns its position in the data, as JSON.

@@ -392,6 +392,9 @@ mod tests {
         assert!(directory.join(".forebay.lock").exists(), "killed, it cannot have tidied up");
         checkpoint(2).write(&directory).unwrap();
         assert_eq!(Checkpoint::read(&directory).unwrap().step, 2);
+        let _held = CheckpointFolder::lock(&directory).unwrap();
+        let error = checkpoint(3).write(&directory).unwrap_err().to_string();
+        assert!(error.contains("release the trainer that does"), "the way out within a process: {error}");
         fs::remove_dir_all(directory).unwrap();
     }
 

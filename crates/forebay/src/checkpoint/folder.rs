@@ -57,8 +57,12 @@ impl CheckpointFolder {
     pub fn lock(directory: impl AsRef<Path>) -> Result<CheckpointFolder, Error> {
         let directory = directory.as_ref();
         let lock = FolderLock::take(directory, LOCK).map_err(|error| match error {
-            LockError::Held { .. } => {
-                let reason = format!("{error} (wait for it to end, stop it, or name another folder)");
+            LockError::Held { process } => {
+                let way_out = match process == Some(std::process::id()) {
+                    true => "release the trainer that does, in Python with del, or name another folder",
+                    false => "wait for it to end, stop it, or name another folder",
+                };
+                let reason = format!("{error} ({way_out})");
                 Error::File { path: directory.to_owned(), action: "write checkpoints to", reason }
             }
             LockError::Io(error) => files::write_error(directory, error),
