@@ -25,6 +25,15 @@ impl BestLoss {
         is_lower
     }
 
+    /// Returns why training ends here if this many validations in a row without a lower loss are enough; `None` if it goes on.
+    pub fn reason_to_stop(&self, patience: Option<u64>) -> Option<String> {
+        if self.worse < patience? {
+            return None;
+        }
+        let lowest = self.best.map(|(loss, step)| format!("; the lowest was {loss:.6} at step {step}"));
+        Some(format!("no lower loss in {} validations{}", self.worse, lowest.unwrap_or_default()))
+    }
+
     /// Converts it to the form stored in a checkpoint's position.
     pub fn json(&self) -> Value {
         let (loss, step) = self.best.unzip();
@@ -52,6 +61,9 @@ mod tests {
         let text = best.json().to_string();
         let mut read = BestLoss::of(&serde_json::from_str(&text).unwrap());
         assert_eq!((read, read.worse), (best, 2));
+        let reason = read.reason_to_stop(Some(2)).unwrap();
+        assert_eq!(reason, "no lower loss in 2 validations; the lowest was 0.300000 at step 2");
+        assert!(read.reason_to_stop(Some(3)).is_none() && read.reason_to_stop(None).is_none());
         assert!(read.observe(5, 0.29, 0.01) && read.worse == 0);
         assert_eq!(BestLoss::of(&Value::Null), BestLoss::default());
     }

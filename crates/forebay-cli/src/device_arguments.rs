@@ -109,7 +109,7 @@ pub struct DeviceArguments {
     #[arg(long, value_name = "SIZE", env = "FOREBAY_DEVICE_MEMORY")]
     pub device_memory: Option<MemorySize>,
     /// For development and experiments on the CPU: treat this much of its memory as device memory, and copy what does not fit there
-    /// to the rest and back (two pools); a size, or a share as for --device-memory
+    /// to the rest and back (two pools); a size, or a share as for --device-memory. On other devices, the same as --device-memory
     #[arg(long, value_name = "SIZE", env = "FOREBAY_SIMULATE_DEVICE", conflicts_with = "device_memory")]
     pub simulate_device: Option<MemorySize>,
     /// Never use more host memory than this for what is moved out of the device
@@ -128,7 +128,8 @@ pub struct DeviceArguments {
     /// How device memory is allocated.
     #[command(flatten)]
     pub heaps: HeapArguments,
-    /// For experiments with --simulate-device: slow copies between host and device down to this speed in each direction, such as 8GB/s
+    /// For experiments with --simulate-device on the CPU: slow copies between host and device down to this speed in each direction, such
+    /// as 8GB/s; other devices refuse it
     #[arg(long, value_name = "SIZE/s", value_parser = byte_rate)]
     pub link_speed: Option<u64>,
     /// Total threads for kernels and copies [default: all]; at most 256, or as many as the machine runs at once; results do

@@ -10,9 +10,12 @@ pub struct EpochLoss {
 }
 
 impl EpochLoss {
-    /// Adds the loss of step `step`, from 1. At the end of an epoch, returns the mean and starts the next epoch.
-    pub fn add(&mut self, step: u64, loss: f32, steps_per_epoch: u64) -> Option<f32> {
-        (self.sum, self.count) = (self.sum + f64::from(loss), self.count + 1);
+    /// Adds the loss of step `step`, from 1, unless it does not count. At the end of an epoch, returns the mean, which is NaN if no step
+    /// counts, and starts the next epoch.
+    pub fn add(&mut self, step: u64, loss: Option<f32>, steps_per_epoch: u64) -> Option<f32> {
+        if let Some(loss) = loss {
+            (self.sum, self.count) = (self.sum + f64::from(loss), self.count + 1);
+        }
         if !step.is_multiple_of(steps_per_epoch) {
             return None;
         }
@@ -40,10 +43,21 @@ mod tests {
     #[test]
     fn an_epoch_goes_on_from_a_checkpoint() {
         let mut epoch = EpochLoss::default();
-        assert_eq!((epoch.add(1, 1.0, 3), epoch.add(2, f32::NAN, 3)), (None, None));
+        assert_eq!((epoch.add(1, Some(1.0), 3), epoch.add(2, Some(f32::NAN), 3)), (None, None));
         let text = epoch.json().to_string();
         let mut epoch = EpochLoss::of(&serde_json::from_str(&text).unwrap());
-        assert!(epoch.add(3, 2.0, 3).unwrap().is_nan());
-        assert_eq!((epoch.add(4, 1.0, 3), epoch.add(5, 2.0, 3), epoch.add(6, 6.0, 3)), (None, None, Some(3.0)));
+        assert!(epoch.add(3, Some(2.0), 3).unwrap().is_nan());
+        let mut of = |step, loss| epoch.add(step, Some(loss), 3);
+        assert_eq!((of(4, 1.0), of(5, 2.0), of(6, 6.0)), (None, None, Some(3.0)));
+    }
+
+    #[test]
+    fn steps_that_do_not_count_are_left_out() {
+        let mut epoch = EpochLoss::default();
+        assert_eq!(
+            (epoch.add(1, Some(1.0), 3), epoch.add(2, Some(3.0), 3), epoch.add(3, None, 3)),
+            (None, None, Some(2.0))
+        );
+        assert!(epoch.add(4, None, 1).unwrap().is_nan());
     }
 }

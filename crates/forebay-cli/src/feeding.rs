@@ -1,6 +1,6 @@
 //! Conversion of data sets and arrays to the inputs of a model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use forebay::data::{
@@ -229,7 +229,8 @@ pub fn sizes_of_data(arguments: &TrainArguments, model: &Model) -> Result<BTreeM
 /// Fails if a file is missing or corrupt, an input is given twice or is unknown, or a narrow type cannot represent a number.
 pub fn read_inputs(arguments: &RunArguments, model: &Model) -> Result<Tensors, Failure> {
     let mut inputs = read_files(arguments, model)?;
-    for info in model.inputs().into_iter().filter(|info| info.data_type.is_narrow()) {
+    let infos = model.inputs().into_iter().chain(model.inputs_with_defaults());
+    for info in infos.filter(|info| info.data_type.is_narrow()) {
         if let Some(tensor) = inputs.remove(&info.name) {
             let tensor = convert::convert(tensor, info.data_type, 1.0, &format!("input {}", info.name))?;
             inputs.insert(info.name, tensor);
@@ -253,10 +254,15 @@ fn read_files(arguments: &RunArguments, model: &Model) -> Result<Tensors, Failur
         return Ok(inputs);
     };
     let names = model.inputs().into_iter().map(|info| info.name);
+    // The model has values for these if they are not given.
+    let others = model.inputs_with_defaults().into_iter().map(|info| info.name);
     if path.is_dir() {
+        let names = names.chain(others.filter(|name| input_file(path, name).exists()));
         return names.map(|name| Ok((name.clone(), npy::read(&input_file(path, &name))?))).collect();
     }
     let mut archive = npz::Archive::open(path)?;
+    let given: BTreeSet<String> = archive.names().into_iter().collect();
+    let names = names.chain(others.filter(|name| given.contains(name)));
     names.map(|name| Ok((name.clone(), archive.read(&name)?))).collect()
 }
 

@@ -23,7 +23,7 @@ pub struct RunArguments {
     /// The configuration of the run, as keys and values.
     #[arg(skip)]
     pub configuration: String,
-    /// An input as a NumPy file; repeat for each input
+    /// An input as a NumPy file; repeat for each input. Initializers that are also inputs keep their values unless they are given
     #[arg(long = "input", value_name = "NAME=FILE.npy", value_parser = named_file)]
     pub input: Vec<(String, PathBuf)>,
     /// All inputs: an .npz archive with arrays named after the inputs, or a folder of NAME.npy files

@@ -1,10 +1,11 @@
 //! `forebay train`: steps over a data set, checkpoints, validation, and the numbers at the end.
 
+mod validate;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use forebay::data::{Batch, DataSet, Loaded, Loader, Normalization};
-use forebay::metrics::ClassCounts;
 use forebay::{
     CheckpointFolder, Model, Replan, ReplanReason, StepReport, Trainer, TrainerOptions, documents, memory_picture,
 };
@@ -23,7 +24,7 @@ use crate::feeding;
 use crate::interrupt;
 use crate::keeping::Keeper;
 use crate::limits::{tell_of_budget, tell_of_limit, tell_of_validation};
-use crate::log_file::{step_line, validation_line};
+use crate::log_file::step_line;
 use crate::metrics;
 use crate::opening::{self, Opened, found};
 use crate::output;
@@ -295,9 +296,18 @@ impl<'a> Run<'a> {
     /// Trains until `steps` steps are done, the user interrupts, or validations have found no lower loss for long enough, and returns
     /// whether the latter is the case. A failure to write a checkpoint along the way does not stop training.
     fn train(&mut self, steps: u64, keeper: &mut Keeper) -> Result<bool, Failure> {
-        let mut is_enough = false;
+        let done = self.trainer.step_count();
+        let reason = self.best.reason_to_stop(self.arguments.records.patience).filter(|_| done < steps);
+        if let Some(reason) = &reason {
+            output::complain(&format!(
+                "note: the run stopped after step {done}, where the checkpoint is: {reason}; no step is left to train (a \
+                 --patience above {} continues)",
+                self.best.worse
+            ));
+        }
+        let mut is_enough = reason.is_some();
         self.loader.end_at(steps);
-        let progress = Progress::new(self.trainer.step_count(), steps, self.arguments.report.json);
+        let progress = Progress::new(done, steps, self.arguments.report.json);
         while self.trainer.step_count() < steps && !is_enough && !self.processes.any(interrupt::requested())? {
             if let Some(file) = &mut self.budget_file {
                 file.apply(&mut self.trainer, &progress)?;
@@ -341,7 +351,9 @@ impl<'a> Run<'a> {
         let device_peak_bytes = self.trainer.usage().heap_peak_bytes;
         self.records.line(step_line(report, epoch, data_seconds, device_peak_bytes, resident_peak_bytes()));
         self.records.histograms(&self.trainer, step)?;
-        let epoch_mean = self.epoch_loss.add(step, report.loss, steps_per_epoch);
+        // A step that changed nothing because its loss is not a number says nothing about the epoch.
+        let loss = Some(report.loss).filter(|loss| loss.is_finite() || !report.skipped);
+        let epoch_mean = self.epoch_loss.add(step, loss, steps_per_epoch);
         let records = &self.arguments.records;
         let every = records.validation_steps(steps_per_epoch);
         let (Some(every), Some(data)) = (every, self.arguments.validation()) else {
@@ -368,32 +380,16 @@ impl<'a> Run<'a> {
                     .line(&format!("warning: {error}; training continues without the checkpoint of the lowest loss"));
             }
         }
-        let (worse, patience) = (self.best.worse, records.patience.unwrap_or(u64::MAX));
-        if worse >= patience {
-            let lowest = self
-                .best
-                .best
-                .map_or(String::new(), |(loss, step)| format!("; the lowest was {loss:.6} at step {step}"));
-            progress.line(&format!("stopped after step {step}: no lower loss in {worse} validations{lowest}"));
+        let reason = self.best.reason_to_stop(records.patience);
+        if let Some(reason) = &reason {
+            progress.line(&format!("stopped after step {step}: {reason}"));
         }
-        Ok(worse >= patience)
+        Ok(reason.is_some())
     }
 
     /// Returns the epoch of a step, from 1.
     fn epoch_of(&self, step: u64) -> u64 {
         step.div_ceil(self.loader.sampler().steps_per_epoch().max(1))
-    }
-
-    /// Validates and records the results.
-    fn validate_now(&mut self, data: &str) -> Result<Validation, Failure> {
-        let validation = self.validate(data)?;
-        let (step, numbers) = (self.trainer.step_count(), validation.json());
-        let epoch = self.epoch_of(step);
-        self.records.line(validation_line(step, epoch, &numbers));
-        let mut row = numbers;
-        row["step"] = step.into();
-        self.validations.push(row);
-        Ok(validation)
     }
 
     /// Returns whether the run is to store any results.
@@ -497,51 +493,6 @@ impl<'a> Run<'a> {
     /// Returns the number of samples in a part of a step.
     fn part_size(&self) -> u64 {
         (self.batch_size / self.arguments.training.gradients.parts()).max(1)
-    }
-
-    fn validate(&mut self, data: &str) -> Result<Validation, Failure> {
-        let mut set = self.validation_data.take();
-        let outcome = match &mut set {
-            Some(set) => self.validate_on(set, data),
-            None => Err(Failure::Usage("there is no validation data".to_owned())),
-        };
-        self.validation_data = set;
-        outcome
-    }
-
-    /// Validates on opened data.
-    fn validate_on(&mut self, set: &mut DataSet, data: &str) -> Result<Validation, Failure> {
-        let loss = &self.options.training.loss;
-        let ignored = loss.ignore_index();
-        let mut metrics = metrics::of_validation(loss, &self.arguments.metrics)?;
-        let class_axis = self.trainer.class_axis();
-        let windows = self.arguments.reading.windows(self.arguments.pad_to);
-        let batch_size = if windows.is_some() { 1 } else { self.part_size() };
-        let mut sampler = feeding::sampler(set, &self.model, self.arguments, batch_size, None)?;
-        let (mut counts, mut loss_sum, mut weight_sum) = (ClassCounts::default(), 0.0, 0.0);
-        for step in 0..sampler.steps_per_epoch() {
-            let samples = sampler.batch(step);
-            let Batch { inputs, labels } = set.batch(&samples)?;
-            let to_draw = self.records.to_draw(&inputs, &labels).filter(|_| step == 0);
-            let evaluation = match &windows {
-                Some(windows) => self.trainer.evaluate_windows(inputs, labels.clone(), windows),
-                None => self.trainer.evaluate(inputs, labels.clone()),
-            };
-            let evaluation = evaluation.map_err(|error| Failure::from(error).at(data))?;
-            if let Some(samples) = to_draw {
-                self.records.draw(self.trainer.step_count(), samples, &evaluation.logits, class_axis);
-            }
-            metrics.add(&evaluation.logits, &labels);
-            let counted = class_axis.and_then(|axis| counts.add_tensors(&evaluation.logits, axis, &labels, ignored));
-            let weight = counted.unwrap_or_else(|| labels.count());
-            // A batch's loss is a mean, so the loss of the whole set weights each batch by what it counted.
-            if weight > 0 {
-                loss_sum += f64::from(evaluation.loss) * weight as f64;
-                weight_sum += weight as f64;
-            }
-        }
-        let spatial = !self.trainer.data_requirements(1.0)?.label_shape.is_empty();
-        Ok(Validation { loss: loss_sum / weight_sum, counts: class_axis.map(|_| counts), spatial, metrics })
     }
 
     /// Measures the cost of the budget; `None` if there is no budget or the user does not want to know.

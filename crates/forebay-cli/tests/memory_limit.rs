@@ -119,6 +119,8 @@ fn a_limit_below_what_the_program_itself_takes_says_so() {
     assert_says(&error, &["a memory limit of 4 MiB is too small", "the rest of the process alone takes"]);
     let slow = failure(2, &train(&model, &data, &["--memory-limit", "1GiB", "--link-speed", "1GB"]));
     assert_says(&slow, &["a link speed only applies to a simulated device"]);
+    let other = failure(2, &train(&model, &data, &["--device", "null", "--link-speed", "1GB"]));
+    assert_says(&other, &["a link speed only applies to a simulated device", "not to null", "leave it out"]);
 }
 
 #[test]

@@ -165,3 +165,29 @@ fn sequences_of_labels_are_learned_in_16_bits() {
     let wrong = [common.as_slice(), &["--label-length", "2", "--blank", "7"]].concat();
     assert_says(&failure(1, &wrong), &["with blank 7, label length 2", "the blank must be one of 4 classes"]);
 }
+
+#[test]
+fn the_validation_loss_does_not_depend_on_the_batch_size() {
+    let folder = Folder::new();
+    let logits = Tensor::from_f32(&[4, 2], &[0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.0, 0.0]);
+    let labels = Tensor::from_i64(&[4], &[0, 0, 0, 1]);
+    let data = folder.archive("data.npz", &[("x", &logits), ("y", &labels)]);
+    let graph = GraphBuilder::new().input("x", FLOAT, &["n", "2"]).floats("w", &[2, 2], &[1.0, 0.0, 0.0, 1.0]);
+    let graph = graph.node("MatMul", &["x", "w"], &["out"]).output("out", FLOAT, &["n", "2"]);
+    let model = folder.write("model.onnx", &graph.build());
+    // (3 ln 2 + 9 ln(1 + e^3)) / 12, and the same with each logarithm times the square of how improbable the label is.
+    let (half, wrong) = (2f64.ln(), 3f64.exp().ln_1p());
+    let improbable = 1.0 - (-wrong).exp();
+    let expected =
+        [(3.0 * half + 9.0 * wrong) / 12.0, (3.0 * half * 0.25 + 9.0 * wrong * improbable * improbable) / 12.0];
+    for (loss, expected) in ["softmax-cross-entropy", "focal"].into_iter().zip(expected) {
+        for batch_size in ["1", "3", "4"] {
+            let flags =
+                ["train", &model, "--data", &data, "--validate", &data, "--loss", loss, "--class-weights", "1,9"];
+            let rest = ["--batch-size", batch_size, "--steps", "1", "--learning-rate", "0"];
+            let report = json(&[flags.as_slice(), &rest].concat());
+            let found = report["validation"]["loss"].as_f64().unwrap();
+            assert!((found - expected).abs() < 1e-5, "{loss}, batches of {batch_size}: {found}, {expected}");
+        }
+    }
+}

@@ -153,3 +153,29 @@ fn validation_on_the_way_stops_training_and_keeps_the_best() {
     let error = failure(2, &train(&model, &data, &["--patience", "2"]));
     assert_says(&error, &["--validate"]);
 }
+
+/// The first validation has the lowest loss, because the rate is so large.
+#[test]
+fn a_run_that_stopped_early_resumes_as_stopped() {
+    let (folder, model, data) = (Folder::new(), digits_model(), data());
+    let validation = format!("{}#150..200", digits_data());
+    let checkpoint = folder.text("checkpoint");
+    let rates = folder.write("rates.csv", b"1,0.001\n2,30\n");
+    let common = ["--rates", &rates, "--validate", &validation, "--validate-every", "1", "--steps", "8"];
+    let common = [common.as_slice(), &["--on-nan", "skip"]].concat();
+    let run = |flags: &[&str]| {
+        let arguments = train(&model, &data, &[&common, flags].concat());
+        let output = common::forebay(&arguments).output().unwrap();
+        let (text, notes) = common::texts(&output);
+        assert!(output.status.success(), "{text}\n{notes}");
+        (text, notes)
+    };
+    let saved = [folder.text("first.onnx"), folder.text("second.onnx")];
+    run(&["--patience", "2", "--checkpoint", &checkpoint, "--save", &saved[0]]);
+    assert_eq!(forebay::Checkpoint::read(&checkpoint).unwrap().step, 3);
+    let (_, notes) = run(&["--patience", "2", "--resume", &checkpoint, "--save", &saved[1]]);
+    assert!(notes.contains("stopped after step 3") && notes.contains("--patience above 2 continues"), "{notes}");
+    assert!(std::fs::read(&saved[0]).unwrap() == std::fs::read(&saved[1]).unwrap());
+    run(&["--patience", "3", "--resume", &checkpoint, "--checkpoint", &checkpoint]);
+    assert_eq!(forebay::Checkpoint::read(&checkpoint).unwrap().step, 4);
+}

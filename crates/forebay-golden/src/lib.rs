@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`accumulation`] | models whose steps process a batch in parts |
 //! | [`case`] | the cases, and how to compare with them |
+//! | [`dropout`] | models with dropout between products of 16 bits |
 //! | [`mod@reference`] | comparisons of a device with what PyTorch computes |
 //! | [`matrices`] | a model whose matrices are larger than its activations |
 //! | [`indices`] | a model that computes the indices of a table's rows |
@@ -12,6 +13,7 @@
 
 pub mod accumulation;
 pub mod case;
+pub mod dropout;
 pub mod indices;
 pub mod losses;
 pub mod matrices;

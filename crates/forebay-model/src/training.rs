@@ -208,9 +208,10 @@ pub struct LossGraph {
 /// statistics, and initializers named by `freeze`.
 ///
 /// # Errors
-/// Fails if the loss does not fit the graph's outputs, an operator on the way has no gradient, a pattern matches nothing, or nothing is
-/// trained.
+/// Fails if the loss does not fit the graph's outputs, an operator on the way has no gradient, a pattern matches nothing, nothing is
+/// trained, or a number of the optimizer is out of range ([`Optimizer::check`]).
 pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<TrainingGraph, ModelError> {
+    options.optimizer.check()?;
     let mut graph = graph.clone();
     let prediction = outputs::choose(&mut graph, options)?;
     mixed::narrow(&mut graph, options.precision.as_ref())?;
@@ -541,9 +542,14 @@ const STATES: [&str; 13] = [
     "second_moment_scales",
 ];
 
-/// The name of the parameter whose optimizer state or moving average has this name; `None` for any other name.
+/// The name of the parameter whose optimizer state or moving average has this name; `None` for any other name. The name ends with a number
+/// if the model itself has a value of that name.
 pub fn state_of(name: &str) -> Option<&str> {
-    let (parameter, suffix) = name.rsplit_once('.')?;
+    let (before, suffix) = name.rsplit_once('.')?;
+    let (parameter, suffix) = match suffix.parse::<u32>() {
+        Ok(_) => before.rsplit_once('.')?,
+        Err(_) => (before, suffix),
+    };
     (STATES.contains(&suffix) || suffix == AVERAGE).then_some(parameter)
 }
 

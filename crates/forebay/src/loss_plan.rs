@@ -41,6 +41,8 @@ pub(crate) struct LossPlan {
     hyperparameters: Vec<String>,
     /// The name of the output that is the norm of all gradients.
     pub(crate) gradient_norm: Option<String>,
+    /// For each parameter whose moving average is kept, the name of the average.
+    pub(crate) averages: BTreeMap<String, String>,
     /// Why the parts of a batch whose gradients are accumulated are separate batches, if they are.
     pub(crate) parts_apart: Option<PartsApart>,
 }
@@ -80,6 +82,8 @@ impl LossPlan {
         given_costs: Option<&SavedCosts>,
     ) -> Result<LossPlan, Error> {
         let Step { graph: step, parts, parts_apart } = step_graph(model, options, sizes)?;
+        let name = |value: ValueId| step.graph.value(value).name.clone();
+        let averages = step.averages.iter().map(|&(average, parameter)| (name(parameter), name(average))).collect();
         let TrainingGraph { loss, prediction, labels, terms, hyperparameters, gradient_norm, .. } = step;
         let landmarks = Landmarks { loss, prediction, labels, terms, step: step.step, hyperparameters, gradient_norm };
         let numbers = landmarks.hyperparameters.iter().chain(&landmarks.step);
@@ -88,7 +92,7 @@ impl LossPlan {
         let block_elements = options.optimizer.block_elements();
         let batch = Batch { unshared: &unshared, sharded: &BTreeSet::new(), block_elements, parts };
         let compiled = compile(&step.graph, &parameters, machine, given_costs, None, Some(batch))?;
-        Ok(LossPlan { parts_apart, ..LossPlan::new(&step.graph, compiled, landmarks, options)? })
+        Ok(LossPlan { averages, parts_apart, ..LossPlan::new(&step.graph, compiled, landmarks, options)? })
     }
 
     /// Plans an evaluation: the loss and the model's output, with whatever values the parameters have by then. Each process keeps slices
@@ -189,6 +193,7 @@ impl LossPlan {
             step,
             hyperparameters,
             gradient_norm: landmarks.gradient_norm.map(name),
+            averages: BTreeMap::new(),
             parts_apart: None,
         })
     }

@@ -105,7 +105,10 @@ pub enum Curve {
     Table(Vec<(u64, f32)>),
 }
 
-/// When and how a rate that follows losses is reduced.
+/// A plateau's rate is not reduced if it would change by this or less (`eps` in PyTorch).
+const REDUCTION_MIN: f64 = 1e-8;
+
+/// When and how a rate that follows losses is reduced. As in PyTorch, a reduction by 1e-8 or less has no effect.
 ///
 /// ```
 /// use forebay::training::{Curve, Plateau, Schedule};
@@ -126,7 +129,7 @@ pub struct Plateau {
     pub threshold: f32,
     /// The number of losses after a reduction that are not counted as worse.
     pub cooldown: u64,
-    /// The smallest rate.
+    /// The smallest rate; a learning rate that is lower from the beginning stays as it is.
     pub min_rate: f32,
 }
 
@@ -286,9 +289,9 @@ impl Curve {
             Curve::OneCycle { steps, rising, start_divisor, end_divisor } => {
                 let start = base / f64::from(*start_divisor);
                 let end = start / f64::from(*end_divisor);
-                // As in PyTorch, both ends lie on whole steps of the cycle; the top need not.
+                // As in PyTorch, both ends lie on whole steps of the cycle; the top need not, and can lie before the first step.
                 let (done, last) = (done as f64, *steps as f64 - 1.0);
-                let top = (f64::from(*rising) * *steps as f64 - 1.0).max(0.0);
+                let top = f64::from(*rising) * *steps as f64 - 1.0;
                 let between = |from: f64, to: f64, part: f64| to + (from - to) * half_cosine(part);
                 match done <= top && top > 0.0 {
                     true => between(start, base, done / top),
@@ -296,10 +299,11 @@ impl Curve {
                     false => end,
                 }
             }
-            Curve::Plateau(plateau) if reductions > 0 => {
-                (base * power(plateau.factor, reductions)).max(f64::from(plateau.min_rate))
+            Curve::Plateau(plateau) => {
+                let reduced = |times| (base * power(plateau.factor, times)).max(f64::from(plateau.min_rate)).min(base);
+                let changes = |&times: &u64| reduced(times - 1) - reduced(times) > REDUCTION_MIN;
+                reduced((1..=reductions).take_while(changes).count() as u64)
             }
-            Curve::Plateau(_) => base,
             Curve::Table(rows) => {
                 let row = rows.partition_point(|&(step, _)| step <= done + 1).saturating_sub(1);
                 rows.get(row).map_or(base, |&(_, rate)| f64::from(rate))

@@ -507,8 +507,9 @@ impl Trainer {
     ///
     /// # Errors
     /// Returns [`Error::Option`] if the optimizer is of another kind or has other state per parameter (because momentum was added or
-    /// removed). In that case, start another trainer from a checkpoint or the saved model.
+    /// removed). In that case, start another trainer from a checkpoint or the saved model. Also fails if a number is out of range.
     pub fn set_optimizer(&mut self, optimizer: Optimizer) -> Result<(), Error> {
+        optimizer.check()?;
         let current = &self.options.optimizer;
         if !optimizer.has_the_plan_of(current) {
             let reason = format!(

@@ -274,6 +274,37 @@ fn averages_follow_the_parameters() {
     assert!(builder(sgd(0.0)).average(1.0).build().err().unwrap().to_string().contains("below 1, but is 1"));
 }
 
+/// The model has a parameter with the name that the average of another one would have.
+#[test]
+fn averages_are_not_mistaken_for_parameters() {
+    let graph = GraphBuilder::new()
+        .input("x", FLOAT, &["4", "3"])
+        .floats("w", &[3, 2], &values(6, 0.0, 1.0))
+        .floats("w.average", &[2], &values(2, 1.0, 1.0))
+        .node("MatMul", &["x", "w"], &["product"])
+        .node("Add", &["product", "w.average"], &["y"])
+        .output("y", FLOAT, &["4", "2"]);
+    let model = Model::from_bytes(&graph.build()).unwrap();
+    let builder = Trainer::builder(&model).engine(host(2)).loss(Loss::MeanSquaredError).optimizer(sgd(0.0));
+    let mut trainer = builder.average(0.5).build().unwrap();
+    let (x, labels) = batch();
+    trainer.step(x, labels).unwrap();
+    let folder = std::env::temp_dir().join(format!("forebay-averages-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let read = |name: &str| {
+        let saved = Model::from_file(folder.join(name)).unwrap();
+        Trainer::builder(&saved).engine(host(2)).loss(Loss::MeanSquaredError).build().unwrap().parameters().unwrap()
+    };
+    trainer.save_average(folder.join("average.onnx")).unwrap();
+    let (averages, state) = (read("average.onnx"), trainer.state().unwrap());
+    assert_eq!((&averages["w"], &averages["w.average"]), (&state["w.average.1"], &state["w.average.average"]));
+    assert!(averages["w"] != trainer.parameter("w").unwrap().unwrap());
+    let checkpoint = trainer.checkpoint(&serde_json::Value::Null).unwrap();
+    checkpoint.export(&model, folder.join("exported.onnx")).unwrap();
+    assert_eq!(read("exported.onnx"), trainer.parameters().unwrap());
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 fn parts_have_the_bits_of_the_batch_and_less_memory() {
     let case = Case::read("tiny-gpt");

@@ -179,6 +179,38 @@ fn bfloat16_between_conversions_trains() {
     check(DataType::BFloat16, |value| bf16::from_f64(value).to_f64(), 1.0 / 128.0);
 }
 
+#[test]
+fn dropout_trains_in_sixteen_bits() {
+    forebay_golden::dropout::trains_in_sixteen_bits(&host(2));
+}
+
+/// The model itself converts the input of a batch normalisation, and its scale and bias as well or not.
+#[test]
+fn batch_normalization_of_16_bits_trains() {
+    for (kind, converts_all) in [(onnx::FLOAT16, false), (onnx::BFLOAT16, false), (onnx::FLOAT16, true)] {
+        let cast = |from: &str, to: &str, kind: i64| onnx::node("Cast", &[from], to, &[("to", &[kind], false)]);
+        let (mut names, narrow) = (["x16", "scale", "bias", "mean", "variance"], ["scale16", "bias16"]);
+        let mut nodes = vec![cast("x", "x16", kind)];
+        if converts_all {
+            nodes.extend(["scale", "bias"].iter().zip(narrow).map(|(from, to)| cast(from, to, kind)));
+            (names[1], names[2]) = narrow.into();
+        }
+        nodes.extend([onnx::node("BatchNormalization", &names, "y16", &[]), cast("y16", "y", onnx::FLOAT)]);
+        let initializers = [("scale", 1.0), ("bias", 0.0), ("mean", 0.0), ("variance", 1.0)];
+        let initializers = initializers.map(|(name, value)| onnx::floats(name, &[2], &[value; 2]));
+        let model = Model::from_bytes(&onnx::model(&nodes, &initializers, ("x", &[4, 2]), ("y", &[4, 2]))).unwrap();
+        let options = TrainingOptions::new(Loss::MeanSquaredError, Optimizer::sgd(0.25));
+        let mut trainer = trainer(model, options, host(2));
+        let (x, labels) = (tensor(&[4, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]), tensor(&[4, 2], &[0.5; 8]));
+        let mut step = || trainer.step(BTreeMap::from([("x".to_string(), x.clone())]), labels.clone()).unwrap().loss;
+        let losses = [step(), step(), step()];
+        assert!((losses[0] - 1.25).abs() < 0.02 && losses[2] < 0.5, "{kind}: {losses:?}");
+        let mean = trainer.state().unwrap()["mean"].to_f32().unwrap();
+        // Three times a tenth of the way to 4 and 5.
+        assert!((mean[0] - 4.0 * 0.271).abs() < 0.02 && (mean[1] - 5.0 * 0.271).abs() < 0.02, "{kind}: {mean:?}");
+    }
+}
+
 /// Weight gradients, products and pooling are computed in parts, as in float32.
 #[test]
 fn the_least_budget_is_about_half_of_that_in_float32() {

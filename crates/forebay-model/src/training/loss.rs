@@ -1,5 +1,7 @@
 //! The choice of the loss that training minimises. The formulas are in `losses.rs` and `regions.rs`.
 
+use forebay_base::Tensor;
+
 /// The loss that training minimises. Labels that are *classes* are int64 class indices, of the prediction's shape without the class axis;
 /// *targets* are float32 numbers of the prediction's shape. A negative class axis counts from the end; `None` is axis 1.
 ///
@@ -192,6 +194,38 @@ impl Loss {
             loss if loss.takes_soft_labels() => Some(loss),
             _ => None,
         }
+    }
+
+    /// Returns the weight of a batch with these labels in the mean over several batches: what the loss of the batch was divided by, or a
+    /// multiple of it that is the same for all batches. For the sum of two means ([`Loss::DiceCrossEntropy`]), it is that of the second;
+    /// a region of a whole batch ([`Region::batch`]) has no such weight and counts by its samples.
+    ///
+    /// ```
+    /// use forebay_base::Tensor;
+    /// use forebay_model::training::Loss;
+    ///
+    /// let loss = Loss::SoftmaxCrossEntropy { class_axis: None, ignore_index: Some(255) };
+    /// assert_eq!(loss.batch_weight(&Tensor::from_i64(&[4], &[2, 0, 255, 1])), 3.0);
+    /// ```
+    pub fn batch_weight(&self, labels: &Tensor) -> f64 {
+        let weights: &[f32] = match self {
+            Loss::WeightedCrossEntropy { class_weights, .. } | Loss::Focal { class_weights, .. } => class_weights,
+            Loss::DiceCrossEntropy { region, .. } if !region.has_targets => &region.class_weights,
+            Loss::SoftmaxCrossEntropy { .. } => &[],
+            Loss::Dice(_) | Loss::Tversky { .. } | Loss::KlDivergence { elementwise_mean: false, .. } => {
+                return labels.shape().first().map_or(1.0, |&samples| samples as f64);
+            }
+            _ => return labels.count() as f64,
+        };
+        let Some(classes) = labels.integers() else { return labels.count() as f64 };
+        let counting = classes.filter(|&class| Some(class) != self.ignore_index());
+        let weight = |class: i64| match weights.is_empty() {
+            true => 1.0,
+            false => {
+                usize::try_from(class).ok().and_then(|class| weights.get(class)).map_or(0.0, |&weight| weight.into())
+            }
+        };
+        counting.map(weight).sum()
     }
 
     /// Returns the output that the loss takes in addition to its prediction, if there is one.

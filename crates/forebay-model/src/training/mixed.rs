@@ -215,7 +215,9 @@ impl Pass<'_> {
             return Ok(false);
         }
         let mut copy = node.clone();
-        for input in copy.inputs.iter_mut().flatten() {
+        // The ratio of dropout is a number that training reads, not data.
+        let data = if node.operation.name() == "Dropout" { 1 } else { copy.inputs.len() };
+        for input in copy.inputs.iter_mut().take(data).flatten() {
             if is_float(self.graph, *input) {
                 *input = self.converted(*input)?;
             }

@@ -5,11 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use forebay_base::kernel::Activation;
 use forebay_base::{DataType, Kernel};
 
+use crate::context::GradientBuilder;
 use crate::error::ModelError;
 use crate::graph::{Dimension, Graph, Node, Operation, TensorType, Update, ValueId};
+use crate::infer::infer_node;
 use crate::operator::NodeView;
 use crate::operators::random::INPUT_COUNTS;
 use crate::operators::row;
+use crate::precision::{takes_16_bit, widened};
 
 /// The name of the graph input that holds the number of the step, from 1, and the seed.
 pub(super) const STEP_NAME: &str = "forebay.step";
@@ -71,7 +74,39 @@ pub(super) fn enter(graph: &mut Graph) -> Result<TrainingMode, ModelError> {
     }
     let states = running.into_iter().filter(|(state, value)| state != value);
     mode.updates = states.map(|(state, value)| Update { state, value }).collect();
+    let nodes = std::mem::take(&mut graph.nodes);
+    graph.nodes = in_float32(graph, nodes);
+    mode.update_nodes = in_float32(graph, std::mem::take(&mut mode.update_nodes));
     Ok(mode)
+}
+
+/// Puts conversions around the kernels among these nodes that do not accept the 16-bit floating-point types of their operands.
+fn in_float32(graph: &mut Graph, nodes: Vec<Node>) -> Vec<Node> {
+    let others = std::mem::take(&mut graph.nodes);
+    for node in nodes {
+        let is_wide = |graph: &Graph, id: ValueId| graph.ty(id).is_none_or(|ty| widened(ty) == *ty);
+        let kernel = match &node.operation {
+            Operation::Kernel(kernel)
+                if !takes_16_bit(kernel) && !node.inputs.iter().flatten().all(|&id| is_wide(graph, id)) =>
+            {
+                kernel.clone()
+            }
+            _ => {
+                graph.nodes.push(node);
+                continue;
+            }
+        };
+        let name = node.label(graph);
+        let mut builder = GradientBuilder::without_gradients(graph, infer_node, &name);
+        let inputs: Vec<ValueId> = node.inputs.iter().flatten().copied().collect();
+        let types: Vec<TensorType> = node.outputs.iter().flatten().map(|&output| builder.ty(output)).collect();
+        let results = builder.kernel(kernel.name(), kernel, &inputs, &types);
+        for (result, &output) in results.into_iter().zip(node.outputs.iter().flatten()) {
+            let made = graph.nodes.iter_mut().rev().flat_map(|node| &mut node.outputs);
+            made.filter(|made| **made == Some(result)).take(1).for_each(|made| *made = Some(output));
+        }
+    }
+    std::mem::replace(&mut graph.nodes, others)
 }
 
 /// Normalises with the statistics of the batch, and moves the running statistics towards them. As in PyTorch, the running variance is
@@ -114,7 +149,8 @@ fn batch_normalization(
         }
         mode.statistics.insert(state);
         let before = *running.entry(state).or_insert(state);
-        let after = graph.add_value(&format!("{}.next", graph.value(state).name.clone()), Some(scale.clone()));
+        let ty = graph.initializers[&state].ty().clone();
+        let after = graph.add_value(&format!("{}.next", graph.value(state).name.clone()), Some(ty));
         mode.update_nodes.push(Node {
             name: graph.value(state).name.clone(),
             operation: Operation::Kernel(Kernel::RunningStatistics { momentum, correction }),
@@ -146,7 +182,7 @@ fn recurrent(graph: &mut Graph, i: usize) -> Result<(), ModelError> {
 fn dropout(graph: &mut Graph, i: usize, mode: &mut TrainingMode) -> Result<(), ModelError> {
     let view = NodeView { graph, node: &graph.nodes[i] };
     let ratio = match view.has_input(1) {
-        true => view.constant(1)?.and_then(|tensor| tensor.to_f32()).and_then(|values| values.first().copied()),
+        true => view.constant(1)?.and_then(|tensor| tensor.to_f64()).and_then(|values| Some(*values.first()? as f32)),
         false => Some(view.float("ratio", 0.5)?),
     };
     let ratio = ratio.ok_or_else(|| view.error("the ratio must be constant"))?;

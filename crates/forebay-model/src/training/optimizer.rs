@@ -5,6 +5,8 @@ use forebay_base::Kernel;
 use forebay_base::kernel::quantization::QUANTIZATION_BLOCK;
 use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
 
+use crate::error::ModelError;
+
 /// The rule that updates parameters with their gradients.
 ///
 /// ```
@@ -158,6 +160,68 @@ impl Optimizer {
             | Optimizer::Lamb { learning_rate, .. }
             | Optimizer::Adafactor { learning_rate, .. } => learning_rate,
         }
+    }
+
+    /// Checks that every number is in its range: step sizes, decay and what is added to roots are at least 0, and weights of averages at
+    /// least 0 and below 1.
+    ///
+    /// # Errors
+    /// Returns [`ModelError::Request`], which names the number.
+    ///
+    /// ```
+    /// use forebay_model::training::Optimizer;
+    ///
+    /// assert!(Optimizer::adam(1e-3).check().is_ok());
+    /// assert!(Optimizer::adam(-1e-3).check().is_err());
+    /// ```
+    pub fn check(&self) -> Result<(), ModelError> {
+        let refuse = |reason: String| Err(ModelError::Request { reason });
+        let decay = |decay: f32| ("weight decay", decay);
+        let (from_zero, below_one) = match *self {
+            Optimizer::Sgd { momentum, nesterov, weight_decay, .. } => {
+                if nesterov && momentum == 0.0 {
+                    return refuse(
+                        "Nesterov's variant needs a momentum above 0; set one, or leave out nesterov".to_string(),
+                    );
+                }
+                (vec![("momentum", momentum), decay(weight_decay)], vec![])
+            }
+            Optimizer::Adam { beta1, beta2, epsilon, weight_decay, .. }
+            | Optimizer::Adam8Bit { beta1, beta2, epsilon, weight_decay, .. }
+            | Optimizer::Lamb { beta1, beta2, epsilon, weight_decay, .. } => {
+                (vec![("epsilon", epsilon), decay(weight_decay)], vec![("beta1", beta1), ("beta2", beta2)])
+            }
+            Optimizer::RmsProp { decay_rate, epsilon, momentum, weight_decay, .. } => (
+                vec![("epsilon", epsilon), ("momentum", momentum), decay(weight_decay)],
+                vec![("the decay of the mean square", decay_rate)],
+            ),
+            Optimizer::Adagrad { rate_decay, epsilon, weight_decay, .. } => {
+                (vec![("decay of the learning rate", rate_decay), ("epsilon", epsilon), decay(weight_decay)], vec![])
+            }
+            Optimizer::Lion { beta1, beta2, weight_decay, .. } => {
+                (vec![decay(weight_decay)], vec![("beta1", beta1), ("beta2", beta2)])
+            }
+            Optimizer::Adafactor { beta2_decay, epsilon, threshold, weight_decay, .. } => {
+                if !(f32::MIN..=0.0).contains(&beta2_decay) {
+                    return refuse(format!("beta2_decay must be a finite number of at most 0, not {beta2_decay}"));
+                }
+                if threshold.is_nan() || threshold < 1.0 {
+                    return refuse(format!("the threshold of Adafactor must be at least 1, not {threshold}"));
+                }
+                (vec![("epsilon", epsilon), decay(weight_decay)], vec![])
+            }
+        };
+        for (what, number) in [("learning rate", self.learning_rate())].into_iter().chain(from_zero) {
+            if !(0.0..=f32::MAX).contains(&number) {
+                return refuse(format!("the {what} must be a finite number of at least 0, not {number}"));
+            }
+        }
+        for (what, number) in below_one {
+            if !(0.0..1.0).contains(&number) {
+                return refuse(format!("{what} must be at least 0 and below 1, not {number}"));
+            }
+        }
+        Ok(())
     }
 
     /// Returns the same optimizer with another step size.
@@ -336,4 +400,48 @@ fn numbers(optimizer: &Optimizer, step: u64) -> Vec<f32> {
         }
     };
     numbers.into_iter().map(|number| number as f32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_without_meaning_are_refused() {
+        let defaults = [
+            Optimizer::default(),
+            Optimizer::adam(0.0),
+            Optimizer::adamw_8_bit(0.1),
+            Optimizer::rms_prop(0.1),
+            Optimizer::adagrad(0.1),
+            Optimizer::lion(0.1),
+            Optimizer::lamb(0.1),
+            Optimizer::adafactor(0.1),
+        ];
+        for good in defaults {
+            assert_eq!(good.check(), Ok(()), "{good:?}");
+            for wrong in [-1.0, f32::NAN, f32::INFINITY] {
+                let rate = good.clone().with_learning_rate(wrong).check().unwrap_err().to_string();
+                assert!(rate.contains("learning rate"), "{rate}");
+                let decay = good.clone().with_weight_decay(wrong).check().unwrap_err().to_string();
+                assert!(decay.contains("weight decay"), "{decay}");
+            }
+        }
+        let sgd = |momentum, nesterov| Optimizer::Sgd { learning_rate: 0.1, momentum, nesterov, weight_decay: 0.0 };
+        assert_eq!(sgd(0.9, true).check(), Ok(()));
+        let mut adam = Optimizer::adam(0.1);
+        if let Optimizer::Adam { beta1, .. } = &mut adam {
+            *beta1 = 1.5;
+        }
+        let mut adafactor = Optimizer::adafactor(0.1);
+        if let Optimizer::Adafactor { beta2_decay, .. } = &mut adafactor {
+            *beta2_decay = 0.5;
+        }
+        let wrong =
+            [(sgd(-1.0, false), "momentum"), (sgd(0.0, true), "Nesterov"), (adam, "beta1"), (adafactor, "beta2_decay")];
+        for (optimizer, words) in wrong {
+            let error = optimizer.check().unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
 }

@@ -151,6 +151,7 @@ fn large_parameters_have_moments_of_8_bits() {
     assert!(large > 0 && small > 0);
     assert_eq!(state_of("w.first_moment_codes"), Some("w"));
     assert_eq!(state_of("w.second_moment_scales"), Some("w"));
+    assert_eq!([state_of("w.velocity.1"), state_of("w.1"), state_of("1")], [Some("w"), None, None]);
 }
 
 #[test]
@@ -394,4 +395,30 @@ fn losses_add_up() {
     options.terms[0] = LossTerm::new("features", Loss::MeanSquaredError);
     let error = training_graph(&digits(), &options).unwrap_err().to_string();
     assert!(error.contains("'features'"), "{error}");
+}
+
+#[test]
+fn batches_weigh_what_their_losses_are_divided_by() {
+    let labels = Tensor::from_i64(&[2, 3], &[0, 1, 1, 9, 0, 9]);
+    let weighted = |class_weights: &[f32]| Loss::WeightedCrossEntropy {
+        class_axis: None,
+        ignore_index: Some(9),
+        class_weights: class_weights.to_vec(),
+        label_smoothing: 0.1,
+    };
+    let region = Region { ignore_index: Some(9), ..Region::default() };
+    let focal = Loss::Focal { class_axis: None, ignore_index: None, class_weights: vec![1.0, 0.5], gamma: 2.0 };
+    for (loss, weight) in [
+        (Loss::default(), 6.0),
+        (weighted(&[]), 4.0),
+        (weighted(&[0.25, 3.0]), 6.5),
+        (weighted(&[0.0, 0.0]), 0.0),
+        (focal, 3.0),
+        (Loss::Dice(region.clone()), 2.0),
+        (Loss::Tversky { region: region.clone(), alpha: 0.5, beta: 0.5 }, 2.0),
+        (Loss::DiceCrossEntropy { region, dice_weight: 1.0, cross_entropy_weight: 1.0 }, 4.0),
+        (Loss::MeanSquaredError, 6.0),
+    ] {
+        assert_eq!(loss.batch_weight(&labels), weight, "{loss:?}");
+    }
 }

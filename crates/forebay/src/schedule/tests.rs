@@ -114,6 +114,24 @@ fn cases() -> Vec<(Schedule, &'static str, [f32; 12])> {
             ],
         ),
         (
+            schedule(Curve::OneCycle { steps: 12, rising: 0.05, start_divisor: 25.0, end_divisor: 1e4 }),
+            "OneCycleLR(o, 0.1, total_steps=12, pct_start=0.05)",
+            [
+                0.099696535,
+                0.096324718,
+                0.089457068,
+                0.079611844,
+                0.067532008,
+                0.054129151,
+                0.040414707,
+                0.027423622,
+                0.016136257,
+                0.0074043999,
+                0.0018869924,
+                0.0000004,
+            ],
+        ),
+        (
             schedule(Curve::Cosine { steps: 8, min_rate: 0.0 }).warmup(4, 0.25),
             "SequentialLR(o, [LinearLR(o, 0.25, 1.0, 4), CosineAnnealingLR(o, 8)], [4])",
             [
@@ -166,6 +184,18 @@ fn a_plateau_reduces_as_pytorch_does() {
     }
     let text = serde_json::to_string(&state).unwrap();
     assert_eq!(serde_json::from_str::<PlateauState>(&text).unwrap(), state);
+}
+
+/// The same for rates that PyTorch leaves as they are: a change of at most its `eps` of 1e-8, and a rate below `min_lr`.
+#[test]
+fn a_plateau_leaves_small_rates_alone() {
+    let after = |base: f32, min_rate: f32| {
+        let schedule = Schedule::new(Curve::Plateau(Plateau { min_rate, ..Plateau::default() }));
+        [0, 1, 2, 3, 1000].map(|reductions| schedule.rate_after(base, 1, reductions))
+    };
+    assert_eq!(after(1e-6, 0.0), [1e-6, 1e-7, 1e-8, 1e-8, 1e-8]);
+    assert_eq!(after(1e-3, 1e-2), [1e-3; 5]);
+    assert_eq!(after(1e-1, 2e-2), [1e-1, 2e-2, 2e-2, 2e-2, 2e-2]);
 }
 
 #[test]

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use forebay_model::program::Role;
 use forebay_model::tensor::Contents;
-use forebay_model::training::average_of;
 use forebay_model::{Tensor, TensorType};
 use serde_json::Value;
 
@@ -120,7 +119,7 @@ impl Trainer {
     /// # Errors
     /// Fails if the device reports an error or a file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
-        self.write_model(path.as_ref(), &|_| None)
+        self.write_model(path.as_ref(), &BTreeMap::new())
     }
 
     /// Like [`Trainer::save`], with the moving averages of the parameters in place of the parameters.
@@ -132,19 +131,16 @@ impl Trainer {
             let reason = "no moving averages are kept; create a trainer with a decay of averages".to_string();
             return Err(Error::Option { reason });
         }
-        self.write_model(path.as_ref(), &|name| Some(average_of(name)))
+        self.write_model(path.as_ref(), &self.main().averages)
     }
 
-    /// Writes the model. If `instead` returns another name for a value, and that name has a value, that value is written instead.
-    fn write_model(&self, path: &Path, instead: &dyn Fn(&str) -> Option<String>) -> Result<(), Error> {
+    /// Writes the model, with the value of another name for each name in `instead`.
+    fn write_model(&self, path: &Path, instead: &BTreeMap<String, String>) -> Result<(), Error> {
         let graph = self.model.graph();
-        let all = self.types();
-        let mut types = all.clone();
+        let mut types = self.types();
         types.retain(|name, _| graph.find(name).is_some_and(|value| graph.initializers.contains_key(&value)));
-        self.model.write(path, &types, &mut |name, take| {
-            let other = instead(name).filter(|other| all.contains_key(other));
-            self.give(other.as_deref().unwrap_or(name), take)
-        })
+        self.model
+            .write(path, &types, &mut |name, take| self.give(instead.get(name).map_or(name, String::as_str), take))
     }
 
     /// Returns everything that a later trainer needs to continue from here, as it is now; `position` is the caller's position in the data.
