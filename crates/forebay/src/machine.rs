@@ -333,7 +333,8 @@ pub fn devices() -> Result<Vec<DeviceDescription>, Error> {
 /// ```
 ///
 /// # Errors
-/// Fails if the name is unknown, there are no threads, the requested tiles are impossible, or the system refuses a request.
+/// Fails if the name is unknown, there are no threads, the requested tiles are impossible, a link speed is requested of a device whose link
+/// has its own, or the system refuses a request.
 pub fn open_device(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
     if options.threads == Some(0) {
         return Err(Error::Option { reason: "a device needs at least one thread".to_string() });
@@ -349,7 +350,14 @@ pub fn open_device(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
         Some(machine) => forebay_devices::described(&machine.name, machine.limits(), &how),
         None => forebay_devices::open(&options.name.to_string(), &how),
     };
-    opened.map_err(refused)
+    let device = opened.map_err(refused)?;
+    if options.link_bytes_per_second.is_some() && device.limits().link_bytes_per_second.is_none() {
+        let name = options.machine.as_ref().map_or_else(|| options.name.to_string(), |machine| machine.name.clone());
+        let reason =
+            format!("a link speed only applies to a simulated device (the device host), not to {name}; leave it out");
+        return Err(Error::Option { reason });
+    }
+    Ok(device)
 }
 
 /// Returns the error for a device that cannot be opened.

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use forebay_base::DataType;
 use forebay_model::adapters::LoraOptions;
 use forebay_model::graph::Dimension;
 use forebay_model::infer::Sizes;
@@ -67,6 +68,22 @@ impl Model {
     /// Returns the model's inputs, as the model declares them.
     pub fn inputs(&self) -> Vec<ValueInfo> {
         ValueInfo::of(&self.onnx.graph, &self.onnx.graph.inputs)
+    }
+
+    /// Returns the inputs for which the model has a value, so that a run need not be given them: initializers that are also declared as
+    /// inputs, as old exporters declare all weights.
+    ///
+    /// ```
+    /// let model = forebay::Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+    /// assert!(model.inputs_with_defaults().is_empty(), "its initializers are not inputs");
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn inputs_with_defaults(&self) -> Vec<ValueInfo> {
+        let info = |(name, declared): (&String, &(DataType, Vec<Dimension>))| {
+            let (data_type, dimensions) = declared.clone();
+            ValueInfo { name: name.clone(), data_type, dimensions, structure: None }
+        };
+        self.onnx.defaults.iter().map(info).collect()
     }
 
     /// Returns the model's outputs, as the model declares them.
@@ -201,7 +218,8 @@ impl Model {
     }
 
     /// Returns the graph for inference, without types and with weights as constants. `batch_size` and `symbols` provide the sizes that
-    /// the model leaves open. If the model states a batch size itself, it is replaced and also returned.
+    /// the model leaves open. If the model states a batch size itself, it is replaced and also returned. Those of the
+    /// [inputs with defaults](Model::inputs_with_defaults) that are `given` are inputs like the others.
     ///
     /// # Errors
     /// Fails if the batch size does not fit the model.
@@ -209,9 +227,18 @@ impl Model {
         &self,
         batch_size: Option<u64>,
         symbols: &BTreeMap<String, u64>,
+        given: &BTreeSet<String>,
     ) -> Result<(Graph, Option<u64>), Error> {
         infer::refuse_unsupported(&self.onnx.graph)?;
         let mut graph = self.onnx.graph.clone();
+        let mut given_inputs = Vec::new();
+        for (name, declared) in self.onnx.defaults.iter().filter(|(name, _)| given.contains(*name)) {
+            let Some(id) = graph.find(name) else { continue };
+            graph.initializers.remove(&id);
+            let value = graph.value_mut(id);
+            (value.ty, value.declared) = (None, Some(declared.clone()));
+            given_inputs.push(id);
+        }
         graph.constants = graph.initializers.keys().copied().collect();
         let is_open = |id: ValueId| graph.value(id).declared.is_none() && graph.value(id).structure.is_none();
         if let Some(&id) = graph.inputs.iter().find(|&&id| is_open(id)) {
@@ -223,6 +250,8 @@ impl Model {
         recognize::normalizations(&mut graph);
         let stated = batch_size.and_then(|size| replace_batch_size(&mut graph, size));
         infer::declare_sizes(&mut graph, batch_size, symbols)?;
+        // Their sizes are their own: a batch size says nothing about them.
+        graph.inputs.extend(given_inputs);
         Ok((graph, stated))
     }
 

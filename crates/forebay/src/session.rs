@@ -87,10 +87,30 @@ impl From<StepTimes> for RunTimes {
 /// ```
 pub struct Session {
     inputs: Vec<ValueInfo>,
+    defaults: Defaults,
     outputs: Vec<ValueInfo>,
     stages: Stages,
     engine: Engine,
     last_run: RunTimes,
+}
+
+/// The inputs for which the model has a value, and what makes the graphs in which they are inputs like the others.
+#[derive(Default)]
+struct Defaults {
+    infos: BTreeMap<String, ValueInfo>,
+    /// The model, unless there are no such inputs.
+    model: Option<Model>,
+    batch_size: Option<u64>,
+    sizes: BTreeMap<String, u64>,
+}
+
+impl Defaults {
+    fn of(model: &Model, options: &SessionOptions) -> Defaults {
+        let infos: BTreeMap<String, ValueInfo> =
+            model.inputs_with_defaults().into_iter().map(|info| (info.name.clone(), info)).collect();
+        let model = (!infos.is_empty()).then(|| model.clone());
+        Defaults { infos, model, batch_size: options.batch_size, sizes: options.sizes.clone() }
+    }
 }
 
 impl Session {
@@ -111,8 +131,9 @@ impl Session {
     }
 
     fn on(model: &Model, options: &SessionOptions, machine: LimitedDevice) -> Result<Session, Error> {
-        let (graph, stated) = model.inference_graph(options.batch_size, &options.sizes)?;
-        Session::of_graph(graph, stated, options, machine)
+        let (graph, stated) = model.inference_graph(options.batch_size, &options.sizes, &BTreeSet::new())?;
+        let defaults = Defaults::of(model, options);
+        Ok(Session { defaults, ..Session::of_graph(graph, stated, options, machine)? })
     }
 
     /// Creates a session that runs the model as part of a larger training program: the weights are inputs of every run.
@@ -165,13 +186,17 @@ impl Session {
         let known = inputs.iter().map(|info| Some((info.name.clone(), info.ty()?))).collect::<Option<_>>();
         let mut stages = Stages::new(graph, options.engine.planning.costs.clone());
         if let Some(types) = known {
-            stages.prepare(&types, &machine).map_err(|error| match (options.batch_size, stated, error) {
-                (Some(size), Some(stated), Error::Model(error)) if size != stated => other_batch(size, stated, &error),
-                (_, _, error) => error,
+            stages.prepare(&types, &BTreeSet::new(), &machine).map_err(|error| {
+                match (options.batch_size, stated, error) {
+                    (Some(size), Some(stated), Error::Model(error)) if size != stated => {
+                        other_batch(size, stated, &error)
+                    }
+                    (_, _, error) => error,
+                }
             })?;
         }
         let engine = Engine::new(machine, BTreeMap::new());
-        Ok(Session { inputs, outputs, stages, engine, last_run: RunTimes::default() })
+        Ok(Session { inputs, defaults: Defaults::default(), outputs, stages, engine, last_run: RunTimes::default() })
     }
 
     /// Returns the inputs of a run. Dimensions that are symbols can have any size.
@@ -192,12 +217,32 @@ impl Session {
     /// Fails as [`Session::run`] does.
     pub fn prepare(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<(), Error> {
         let values = inputs.iter().map(|(name, tensor)| (name.clone(), Value::from(tensor.clone()))).collect();
-        tensor_info::check_values(&self.inputs, &values)?;
+        let given = self.check(&values)?;
         let types = inputs.iter().map(|(name, tensor)| (name.clone(), tensor.ty())).collect();
-        self.stages.prepare(&types, self.engine.machine())
+        self.stages.prepare(&types, &given, self.engine.machine())
+    }
+
+    /// Checks inputs, and returns the names of those for which the model has a value.
+    fn check(&mut self, inputs: &BTreeMap<String, Value>) -> Result<BTreeSet<String>, Error> {
+        let Defaults { infos, model, batch_size, sizes } = &self.defaults;
+        let given: Vec<ValueInfo> = inputs.keys().filter_map(|name| infos.get(name).cloned()).collect();
+        if given.is_empty() {
+            tensor_info::check_values(&self.inputs, inputs)?;
+            return Ok(BTreeSet::new());
+        }
+        tensor_info::check_values(&[self.inputs.as_slice(), &given].concat(), inputs)?;
+        let given: BTreeSet<String> = given.into_iter().map(|info| info.name).collect();
+        if let Some(model) = model.as_ref().filter(|_| !self.stages.knows(&given)) {
+            let (graph, _) = model.inference_graph(*batch_size, sizes, &given)?;
+            self.stages.add(given.clone(), graph);
+        }
+        Ok(given)
     }
 
     /// Runs the model. It takes all inputs by name and returns all outputs by name.
+    ///
+    /// Inputs for which the model has a value ([`Model::inputs_with_defaults`]) can be given, too. Each set of such inputs has its own
+    /// plans.
     ///
     /// # Errors
     /// Fails if an input is missing, unknown, or of the wrong type or shape; if the model cannot run with these sizes, or their plan does
@@ -217,9 +262,9 @@ impl Session {
     /// # Errors
     /// Fails as [`Session::run`] does.
     pub fn run_values(&mut self, inputs: BTreeMap<String, Value>) -> Result<BTreeMap<String, Value>, Error> {
-        tensor_info::check_values(&self.inputs, &inputs)?;
+        let given = self.check(&inputs)?;
         let wanted: BTreeSet<String> = self.outputs.iter().map(|info| info.name.clone()).collect();
-        let (times, outputs) = self.stages.run(&mut self.engine, inputs, &wanted)?;
+        let (times, outputs) = self.stages.run(&mut self.engine, inputs, &given, &wanted)?;
         self.last_run = times.into();
         Ok(outputs)
     }

@@ -54,11 +54,9 @@ pub struct PlanCache {
 
 /// All plans of a model.
 pub(crate) struct Stages {
-    graph: Graph,
-    /// Inputs that are not declared as tensors.
-    structured: Vec<ValueId>,
-    /// The roots, by what is given for those inputs.
-    roots: BTreeMap<Vec<Form>, Root>,
+    /// The model's graphs, by the names of the inputs with defaults that are given.
+    graphs: BTreeMap<BTreeSet<String>, Whole>,
+    roots: BTreeMap<RootKey, Root>,
     cache: PlanCache,
     /// The costs for the first plan; those of other sizes are estimated.
     costs: Option<SavedCosts>,
@@ -77,6 +75,24 @@ pub(crate) struct Stages {
     /// Outputs of this run that are not tensors.
     gathered: BTreeMap<String, Value>,
 }
+
+/// A graph of the whole model.
+struct Whole {
+    graph: Graph,
+    /// Inputs that are not declared as tensors.
+    structured: Vec<ValueId>,
+}
+
+impl Whole {
+    fn new(graph: Graph) -> Whole {
+        let structured = graph.inputs.iter().copied().filter(|&id| graph.value(id).structure.is_some()).collect();
+        Whole { graph, structured }
+    }
+}
+
+/// What decides where runs begin: the names of the inputs with defaults that are given, and what is given for inputs that are not declared
+/// as tensors.
+type RootKey = (BTreeSet<String>, Vec<Form>);
 
 /// The point at which runs begin.
 struct Root {
@@ -174,11 +190,9 @@ impl Point {
 impl Stages {
     /// Creates the plans of a graph, the first one with these costs.
     pub(crate) fn new(graph: Graph, costs: Option<SavedCosts>) -> Stages {
-        let structured = graph.inputs.iter().copied().filter(|&id| graph.value(id).structure.is_some()).collect();
         Stages {
             weights: Weights::of(&graph),
-            graph,
-            structured,
+            graphs: [(BTreeSet::new(), Whole::new(graph))].into(),
             roots: BTreeMap::new(),
             cache: PlanCache::default(),
             costs,
@@ -191,31 +205,46 @@ impl Stages {
         }
     }
 
-    /// Returns the point at which runs begin if the inputs that are not declared as tensors have these forms.
-    fn root(&mut self, forms: &[Form]) -> Root {
-        if let Some(root) = self.roots.remove(forms) {
-            return root;
-        }
-        let (mut graph, mut tensors) = (self.graph.clone(), BTreeMap::new());
-        for (&input, &form) in self.structured.iter().zip(forms) {
-            tensors.insert(self.graph.value(input).name.clone(), stages::bind(&mut graph, input, form));
-        }
-        Root { point: Point::new(graph), tensors }
+    /// Returns whether there is a graph in which these inputs with defaults are inputs.
+    pub(crate) fn knows(&self, given: &BTreeSet<String>) -> bool {
+        self.graphs.contains_key(given)
     }
 
-    /// Plans the first stage for inputs of these types, so that errors are found before the first run.
+    /// Adds the graph in which these inputs with defaults are inputs.
+    pub(crate) fn add(&mut self, given: BTreeSet<String>, graph: Graph) {
+        self.graphs.insert(given, Whole::new(graph));
+    }
+
+    /// Returns the point at which runs begin, and its key. `form` says what is given for an input that is not declared as a tensor.
+    fn root(&mut self, given: &BTreeSet<String>, form: impl Fn(&str) -> Form) -> (RootKey, Root) {
+        let Some(Whole { graph, structured }) = self.graphs.get(given) else { unreachable!("it was added") };
+        let name = |id: ValueId| graph.value(id).name.as_str();
+        let forms: Vec<Form> = structured.iter().map(|&id| form(name(id))).collect();
+        let key = (given.clone(), forms);
+        if let Some(root) = self.roots.remove(&key) {
+            return (key, root);
+        }
+        let (mut bound, mut tensors) = (graph.clone(), BTreeMap::new());
+        for (&input, &form) in structured.iter().zip(&key.1) {
+            tensors.insert(name(input).to_owned(), stages::bind(&mut bound, input, form));
+        }
+        (key, Root { point: Point::new(bound), tensors })
+    }
+
+    /// Plans the first stage for inputs of these types, so that errors are found before the first run. `given` names those with defaults,
+    /// whose graph is known.
     ///
     /// # Errors
     /// Fails if the model cannot run or the budgets are too small.
     pub(crate) fn prepare(
         &mut self,
         types: &BTreeMap<String, TensorType>,
+        given: &BTreeSet<String>,
         machine: &LimitedDevice,
     ) -> Result<(), Error> {
-        let forms = vec![Form::Tensor; self.structured.len()];
-        let mut root = self.root(&forms);
+        let (key, mut root) = self.root(given, |_| Form::Tensor);
         let result = self.prepare_at(&mut root.point, types, machine);
-        self.roots.insert(forms, root);
+        self.roots.insert(key, root);
         result
     }
 
@@ -235,7 +264,8 @@ impl Stages {
         Ok(())
     }
 
-    /// Runs the model on these inputs and returns the outputs that are `wanted`. Other values are dropped when no stage needs them.
+    /// Runs the model on these inputs and returns the outputs that are `wanted`. Other values are dropped when no stage needs them. `given`
+    /// names the inputs with defaults, whose graph is known.
     ///
     /// # Errors
     /// Fails if the model cannot run on these inputs, the budgets are too small, or the device reports an error.
@@ -243,14 +273,13 @@ impl Stages {
         &mut self,
         engine: &mut Engine,
         inputs: BTreeMap<String, Value>,
+        given: &BTreeSet<String>,
         wanted: &BTreeSet<String>,
     ) -> Result<(StepTimes, BTreeMap<String, Value>), Error> {
         self.times = StepTimes::default();
         self.most_launches = 0;
         self.gathered.clear();
-        let form = |&id: &ValueId| inputs.get(&self.graph.value(id).name).map_or(Form::Absent, Value::form);
-        let forms: Vec<Form> = self.structured.iter().map(form).collect();
-        let mut root = self.root(&forms);
+        let (key, mut root) = self.root(given, |name| inputs.get(name).map_or(Form::Absent, Value::form));
         let mut values = Values::new();
         for (name, value) in inputs {
             match root.tensors.get(&name) {
@@ -260,7 +289,7 @@ impl Stages {
         }
         self.between = Between::new(&values);
         let result = self.go(&mut root.point, engine, &mut values, wanted);
-        self.roots.insert(forms, root);
+        self.roots.insert(key, root);
         self.keep_within(engine);
         result?;
         let mut outputs = std::mem::take(&mut self.gathered);
@@ -598,7 +627,7 @@ fn plans(step: &Step, to: &mut Vec<(u64, usize)>) {
 }
 
 /// Drops the oldest of several roots, or something at the only one; returns `false` if there is nothing to drop.
-fn give_up_oldest_root(roots: &mut BTreeMap<Vec<Form>, Root>, given_up: &mut Vec<(u64, usize)>) -> bool {
+fn give_up_oldest_root(roots: &mut BTreeMap<RootKey, Root>, given_up: &mut Vec<(u64, usize)>) -> bool {
     if roots.len() < 2 {
         return roots.values_mut().next().is_some_and(|root| give_up_oldest(&mut root.point, given_up));
     }

@@ -402,3 +402,13 @@ fn one_image_is_normalised_in_less_than_it_takes() {
     assert!(least < activation_bytes, "{least} of {activation_bytes} bytes");
     assert_eq!(trained(host(2).simulate_device(MemorySize::Bytes(least))).0, free);
 }
+
+#[test]
+fn a_channel_without_variance_has_a_gradient() {
+    let shape = [1, 2, 3, 4];
+    let mut image = random("w", &shape, 1.0);
+    image.values[..12].fill(0.5);
+    let node = onnx::node("MeanVarianceNormalization", &["w"], "z", &[]);
+    let (loss, after) = step(&[node], &[image], &shape);
+    assert!(loss.is_finite() && after["w"].iter().all(|value| value.is_finite()), "{loss}: {after:?}");
+}

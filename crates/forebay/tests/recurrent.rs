@@ -7,6 +7,7 @@ use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{DataType, Model, Session, SessionOptions, Tensor};
 use forebay_golden::{host, onnx, trainer};
 use forebay_testing::Random;
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder, Value};
 use forebay_testing::onnx::protobuf::{message, number};
 
 const STEPS: usize = 3;
@@ -150,6 +151,45 @@ fn a_step_goes_down_the_slope_of_every_parameter() {
             seed += 1;
             let output = seed as usize % outputs;
             check(seed, Network { operator, gates, direction, directions, by_batch, resets_after, output });
+        }
+    }
+}
+
+#[test]
+fn sequences_without_steps_leave_the_initial_states() {
+    for (operator, gates, by_batch) in [("RNN", 1, false), ("GRU", 3, true), ("LSTM", 4, false)] {
+        for given in [true, false] {
+            let mut graph = GraphBuilder::new()
+                .input("x", FLOAT, &["A", "B", "4"])
+                .floats("w", &[1, gates * UNITS, ELEMENTS], &vec![0.1; gates * UNITS * ELEMENTS])
+                .floats("r", &[1, gates * UNITS, UNITS], &vec![0.1; gates * UNITS * UNITS]);
+            let (state, h) = (if by_batch { [2, 1, 3] } else { [1, 2, 3] }, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+            if given {
+                graph = graph.floats("h", &state, &h).floats("c", &state, &h.map(|value| value + 10.0));
+            }
+            let inputs: &[&str] = match (given, operator) {
+                (false, _) => &["x", "w", "r"],
+                (true, "LSTM") => &["x", "w", "r", "", "", "h", "c"],
+                (true, _) => &["x", "w", "r", "", "", "h"],
+            };
+            let outputs: &[&str] = if operator == "LSTM" { &["y", "y_h", "y_c"] } else { &["y", "y_h"] };
+            graph = graph.node_with(operator, inputs, outputs, vec![("layout", Value::Int(i64::from(by_batch)))]);
+            for output in outputs {
+                let sizes: &[&str] = if *output == "y" { &["A", "B", "C", "3"] } else { &["A", "B", "3"] };
+                graph =
+                    graph.output(&format!("{output}s"), FLOAT, sizes).node("Abs", &[output], &[&format!("{output}s")]);
+            }
+            let mut session = Session::builder(&Model::from_bytes(&graph.build()).unwrap()).build().unwrap();
+            let x = if by_batch { [2, 0, 4] } else { [0, 2, 4] };
+            let outputs = session.run(BTreeMap::from([("x".to_string(), tensor(&x, &[]))])).unwrap();
+            let y: &[u64] = if by_batch { &[2, 0, 1, 3] } else { &[0, 1, 2, 3] };
+            assert_eq!(outputs["ys"].shape(), y, "{operator}");
+            let expected = |add: f32| if given { h.map(|value| value + add) } else { [0.0; 6] };
+            assert_eq!(outputs["y_hs"].to_f32().unwrap(), expected(0.0), "{operator}");
+            if let Some(cell) = outputs.get("y_cs") {
+                assert_eq!(cell.to_f32().unwrap(), expected(10.0), "{operator}");
+            }
+            assert_eq!(outputs["y_hs"].shape(), state.map(|size| size as u64), "{operator}");
         }
     }
 }

@@ -208,6 +208,13 @@ fn steps_in_parts_have_the_bits_of_their_batch() {
 }
 
 #[test]
+fn dropout_trains_in_sixteen_bits() {
+    if present() {
+        forebay_golden::dropout::trains_in_sixteen_bits(&vulkan());
+    }
+}
+
+#[test]
 fn a_computed_index_beyond_the_table_is_refused() {
     if present() {
         forebay_golden::indices::are_refused_when_out_of_range(&vulkan());

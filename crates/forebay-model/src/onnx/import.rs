@@ -17,6 +17,7 @@ use super::skeleton::{Data, LeftOut};
 use super::{Model, NestedPlace, altered, exporter, malformed, order, sharing, tensor};
 use crate::error::ModelError;
 use crate::graph::{Attribute, Dimension, Graph, Node, Operation, Structure, Subgraph, ValueId};
+use crate::operators::microsoft::MICROSOFT;
 use crate::tensor::Contents;
 
 /// The oldest supported version of the file format: the first with operator sets.
@@ -61,7 +62,7 @@ pub(super) fn model(
         contents.extend(graph.initializers.get(&id).map(|given| (name.clone(), given.clone())));
         nested.insert(place, name);
     }
-    Ok(Model { graph, contents, nested, parameters, altered, proto, adaptation: None })
+    Ok(Model { graph, defaults: reader.defaults, contents, nested, parameters, altered, proto, adaptation: None })
 }
 
 /// The data that all graphs of a model are read from.
@@ -77,6 +78,8 @@ struct Reader<'a> {
     versions: Versions,
     graph: Graph,
     contents: BTreeMap<String, Contents>,
+    /// The initializers of the model's graph that are also declared as inputs.
+    defaults: BTreeMap<String, (DataType, Vec<Dimension>)>,
     /// The reader of the enclosing graph.
     outer: Option<&'a Reader<'a>>,
     /// The names of the values that this graph uses from the enclosing graphs.
@@ -102,8 +105,17 @@ impl<'a> Reader<'a> {
         outer: Option<&'a Reader<'a>>,
         place: Option<NestedPlace>,
     ) -> Reader<'a> {
-        let (graph, contents) = (Graph::default(), BTreeMap::new());
-        Reader { source, versions, graph, contents, outer, captured: Vec::new(), place, nested: BTreeMap::new() }
+        Reader {
+            source,
+            versions,
+            graph: Graph::default(),
+            contents: BTreeMap::new(),
+            defaults: BTreeMap::new(),
+            outer,
+            captured: Vec::new(),
+            place,
+            nested: BTreeMap::new(),
+        }
     }
 
     /// Returns whether this graph or an enclosing one has a value of this name.
@@ -217,14 +229,20 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Reads the graph inputs, except those that only give an initializer its type (which IR version 3 requires of every initializer).
+    /// Reads the graph inputs. Those that are also initializers (IR version 3 requires it of every initializer) have a value unless a run
+    /// is given another one.
     fn inputs(&mut self, proto: &GraphProto) -> Result<(), ModelError> {
         let mut names = BTreeSet::new();
         for input in &proto.input {
             if !names.insert(input.name()) {
                 return Err(malformed(format!("the input '{}' is declared twice", input.name())));
             }
-            if self.contents.contains_key(input.name()) {
+            if let Some(contents) = self.contents.get(input.name()) {
+                let own = || (contents.data_type(), contents.shape().iter().copied().map(Dimension::Known).collect());
+                let declared = declared_type(input).ok().flatten().unwrap_or_else(own);
+                if self.outer.is_none() && declared.0 == contents.data_type() {
+                    self.defaults.insert(input.name().to_string(), declared);
+                }
                 continue;
             }
             let (declared, structure) = (declared_type(input)?, declared_structure(input)?);
@@ -337,7 +355,9 @@ impl<'a> Reader<'a> {
             inputs.push(Some(self.find(input).ok_or_else(undefined)?));
         }
         let domain = if proto.domain() == "ai.onnx" { "" } else { proto.domain() };
-        let version = versions.get(domain).copied().ok_or_else(|| {
+        // ONNX Runtime's optimizer may leave out the import of its own operators, which have one version.
+        let own = (domain == MICROSOFT).then_some(1);
+        let version = versions.get(domain).copied().or(own).ok_or_else(|| {
             malformed(format!("node '{name}' uses the operator set '{domain}', which the model does not import"))
         })?;
         let (domain, op_type) = (domain.to_string(), proto.op_type().to_string());

@@ -31,11 +31,11 @@ use std::sync::Arc;
 
 use prost::Message;
 
-use forebay_base::Tensor;
+use forebay_base::{DataType, Tensor};
 
 use crate::adapters::{self, Adapter, LoraOptions};
 use crate::error::ModelError;
-use crate::graph::{Graph, Node, ValueId};
+use crate::graph::{Dimension, Graph, Node, ValueId};
 use crate::tensor::Contents;
 use crate::training::matches;
 use external::Folder;
@@ -48,6 +48,8 @@ pub use export::{Give, Take, write, write_to};
 pub struct Model {
     /// The graph, with the declared types of its inputs and outputs.
     pub graph: Graph,
+    /// The initializers that are also declared as inputs, with their declared types: a run can be given other values for them.
+    pub defaults: BTreeMap<String, (DataType, Vec<Dimension>)>,
     /// The messages as they were read, without the raw data of initializers and `Constant` nodes.
     proto: proto::ModelProto,
     /// Contents of initializers and `Constant` nodes by name; shared with the graph.

@@ -90,12 +90,27 @@ fn refusal(graph: GraphProto) -> String {
 fn initializers_that_are_graph_inputs_are_no_inputs() {
     let graph = parse(addition()).unwrap().graph;
     assert_eq!(graph.inputs, [graph.find("x/0").unwrap()]);
+    let defaults = parse(addition()).unwrap().defaults;
+    assert_eq!(defaults, [("w".to_string(), (DataType::Float32, vec![Dimension::Known(2)]))].into());
     let w = graph.find("w").unwrap();
     assert_eq!(graph.initializers[&w], Tensor::from_f32(&[2], &[1.0, 2.0]));
     let declared = graph.value(graph.inputs[0]).declared.clone();
     let dimensions = vec![Dimension::Symbol("N".to_string()), Dimension::Known(2)];
     assert_eq!(declared, Some((DataType::Float32, dimensions)));
     assert!(matches!(&graph.nodes[0].operation, Operation::Onnx { op_type, version: 17, .. } if op_type == "Add"));
+}
+
+#[test]
+fn operators_of_onnx_runtime_need_no_import() {
+    let in_domain = |domain: &str| {
+        let mut graph = addition();
+        graph.node[0].domain = Some(domain.to_string());
+        parse(graph)
+    };
+    let graph = in_domain("com.microsoft").unwrap().graph;
+    assert!(matches!(&graph.nodes[0].operation, Operation::Onnx { version: 1, .. }));
+    let error = in_domain("com.example").unwrap_err().to_string();
+    assert!(error.contains("operator set 'com.example', which the model does not import"), "{error}");
 }
 
 #[test]

@@ -35,7 +35,8 @@ pub const ROWS: &[Operator] = &[
     composed!("LeakyRelu", |view| unary(view, UnaryOp::LeakyRelu { alpha: view.float("alpha", 0.01)? })),
     composed!("Log", |view| unary(view, UnaryOp::Log)),
     composed!("Mish", mish),
-    composed!("Neg", |view| unary(view, UnaryOp::Affine { scale: -1.0, shift: 0.0 })),
+    // 0 + -0 is 0, but -0 + -0 is -0: each zero becomes the other one.
+    composed!("Neg", |view| unary(view, UnaryOp::Affine { scale: -1.0, shift: -0.0 })),
     composed!("Not", |view| unary(view, UnaryOp::Not)),
     composed!("PRelu", prelu),
     composed!("Reciprocal", |view| unary(view, UnaryOp::Reciprocal)),
@@ -108,15 +109,22 @@ fn celu(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
+/// The usual alpha and gamma of SELU.
+pub(super) const SELU: [f32; 2] = [1.673_263_2, 1.050_701];
+
 /// gamma (x for x > 0, else alpha (exp(x) - 1)).
 fn selu(view: NodeView) -> Result<Decomposition, ModelError> {
-    let alpha = view.float("alpha", 1.673_263_2)?;
-    let gamma = view.float("gamma", 1.050_701)?;
+    let (alpha, gamma) = (view.float("alpha", SELU[0])?, view.float("gamma", SELU[1])?);
     let mut c = Composer::new(view);
     let x = c.input(0)?;
-    let elu = c.unary(UnaryOp::Elu { alpha }, &x)?;
-    let y = c.affine(&elu, gamma, 0.0)?;
+    let y = scaled_elu(&mut c, &x, alpha, gamma)?;
     c.finish(y)
+}
+
+/// gamma x for x >= 0, else gamma alpha (exp(x) - 1).
+pub(super) fn scaled_elu(c: &mut Composer, x: &Part, alpha: f32, gamma: f32) -> Result<Part, ModelError> {
+    let elu = c.unary(UnaryOp::Elu { alpha }, x)?;
+    c.affine(&elu, gamma, 0.0)
 }
 
 /// The limits are attributes before opset 11 and inputs, which can be computed, from then on. The attributes' defaults are the outermost
@@ -213,10 +221,15 @@ fn gated(
 fn softsign(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
-    let absolute = c.unary(UnaryOp::Abs, &x)?;
-    let divisor = c.affine(&absolute, 1.0, 1.0)?;
-    let y = c.binary(BinaryOp::Divide, &x, &divisor)?;
+    let y = by_its_size(&mut c, &x)?;
     c.finish(y)
+}
+
+/// x / (1 + |x|).
+pub(super) fn by_its_size(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
+    let absolute = c.unary(UnaryOp::Abs, x)?;
+    let divisor = c.affine(&absolute, 1.0, 1.0)?;
+    c.binary(BinaryOp::Divide, x, &divisor)
 }
 
 /// max(x, 0) + slope min(x, 0); the slope broadcasts to x. Before opset 7, a slope of one dimension has one element per channel.
@@ -242,10 +255,16 @@ fn thresholded_relu(view: NodeView) -> Result<Decomposition, ModelError> {
     let alpha = view.float("alpha", 1.0)?;
     let mut c = Composer::new(view);
     let x = c.input(0)?;
-    let (threshold, zero) = (c.scalar(x.ty.data_type, f64::from(alpha))?, c.scalar(x.ty.data_type, 0.0)?);
-    let is_above = c.binary(BinaryOp::Greater, &x, &threshold)?;
-    let y = c.select(&is_above, &x, &zero)?;
+    let y = above(&mut c, &x, alpha)?;
     c.finish(y)
+}
+
+/// x where it is above a threshold, else 0.
+pub(super) fn above(c: &mut Composer, x: &Part, threshold: f32) -> Result<Part, ModelError> {
+    let data_type = x.ty.data_type;
+    let (threshold, zero) = (c.scalar(data_type, f64::from(threshold))?, c.scalar(data_type, 0.0)?);
+    let is_above = c.binary(BinaryOp::Greater, x, &threshold)?;
+    c.select(&is_above, x, &zero)
 }
 
 /// x + bias for x < -lambd, else x - bias for x > lambd, else 0. Integers are treated as real numbers.

@@ -149,6 +149,29 @@ impl Call {
         Ok((Some(columns(c, &both, 0, count)), columns(c, &both, count, count)))
     }
 
+    /// The node's outputs for sequences without steps, in this type: no y, and the initial states.
+    pub(super) fn without_steps(self, mut c: Composer, data_type: DataType) -> Result<Decomposition, ModelError> {
+        let Sizes { batch, directions, units, .. } = self.sizes;
+        let (y, state) = match self.by_batch {
+            true => ([batch, 0, directions, units], [batch, directions, units]),
+            false => ([0, directions, batch, units], [directions, batch, units]),
+        };
+        let zeros = |c: &mut Composer, shape: &[u64]| {
+            c.kernel(Kernel::Fill { value: 0.0 }, &[], TensorType::new(data_type, shape))
+        };
+        let mut outputs = vec![zeros(&mut c, &y)];
+        for input in [5, 6].into_iter().take(if self.recurrence.cell.has_cell_state() { 2 } else { 1 }) {
+            if !c.view.has_input(input) {
+                outputs.push(zeros(&mut c, &state));
+                continue;
+            }
+            let given = c.input(input)?;
+            self.sizes.check(&c.view, "an initial state", &given, &state)?;
+            outputs.push(given);
+        }
+        c.finish_all(outputs)
+    }
+
     /// Computes the node's outputs; `gates` is the contribution of the sequence, \[steps, batch, directions, columns].
     pub(super) fn finish(self, c: Composer, gates: &Part, r: &Part, bias: Part) -> Result<Decomposition, ModelError> {
         let Call { recurrence, sizes, by_batch } = self;
@@ -215,6 +238,9 @@ fn recurrent(view: NodeView, cell: RecurrentCell) -> Result<Decomposition, Model
     let (steps, batch) = if by_batch { (second, first) } else { (first, second) };
     let sizes = Sizes { steps, batch, directions, columns: columns_, units };
     let call = Call { recurrence, sizes, by_batch };
+    if steps == 0 {
+        return call.without_steps(c, x.ty.data_type);
+    }
     if by_batch {
         x = c.transpose(&x, &[1, 0, 2])?;
     }

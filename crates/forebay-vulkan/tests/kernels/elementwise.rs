@@ -3,7 +3,7 @@
 use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use crate::compare::{Random, RandomTensors, Tensor, compare, packed};
+use crate::compare::{Random, RandomTensors, Tensor, compare, host, packed, run, vulkan};
 use crate::layout::{ALL, read, written};
 
 const REAL_OPS: [UnaryOp; 34] = [
@@ -170,6 +170,23 @@ fn functions_of_one_variable_agree_at_their_edges() {
         let desc = packed(DataType::Float32, &[5, 700]);
         let x = wild(&mut Random::new(seed), &desc);
         compare(seed, &Kernel::Unary(op), &[x], &[desc], tolerance(op));
+    }
+}
+
+#[test]
+fn zeros_have_the_signs_of_the_host() {
+    let Some(machine) = vulkan() else { return };
+    let desc = packed(DataType::Float32, &[2]);
+    let reads = [(desc.clone(), vec![0.0, -0.0])];
+    let negation = UnaryOp::Affine { scale: -1.0, shift: -0.0 };
+    for op in REAL_OPS.into_iter().chain([negation]) {
+        let values = |machine| -> Vec<f32> {
+            let outputs = run(machine, &Kernel::Unary(op), &reads, std::slice::from_ref(&desc), &[]).unwrap();
+            outputs[0].chunks(4).map(|word| f32::from_le_bytes(word.try_into().unwrap())).collect()
+        };
+        for (value, expected) in values(machine).into_iter().zip(values(host())) {
+            assert!(expected != 0.0 || value.to_bits() == expected.to_bits(), "{op:?}: {value:?}, not {expected:?}");
+        }
     }
 }
 

@@ -116,8 +116,8 @@ pub struct DeviceOptions {
     pub shard: Shard,
     /// The network between these processes, for predictions; by default, the one in the machine's description.
     pub network: Option<Network>,
-    /// Slows copies between host and device down to this many bytes per second in each direction, for experiments with the device `host`;
-    /// by default, copies run at full speed.
+    /// Slows copies between host and device down to this many bytes per second in each direction, for experiments with the device `host`
+    /// (others refuse it); by default, copies run at full speed.
     pub link_bytes_per_second: Option<u64>,
 }
 

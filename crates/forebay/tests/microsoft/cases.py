@@ -74,6 +74,9 @@ case("fused_matmul_rows", "FusedMatMul", [values(5, 3, 2), values(2, 4)], alpha=
 case("fused_matmul_batch", "FusedMatMul", [values(3, 5, 2), values(5, 2, 4)], transBatchA=1)
 case("fused_gemm", "FusedGemm", [values(2, 3), values(4, 3), values(4)], transB=1, activation="Relu")
 case("fused_gemm_leaky", "FusedGemm", [values(2, 3), values(3, 4), values(4)], activation="LeakyRelu", activation_alpha=0.3)
+case("fused_gemm_softsign", "FusedGemm", [values(2, 3), values(3, 4), values(4)], activation="Softsign")
+case("fused_gemm_threshold", "FusedGemm", [values(2, 3), values(3, 4), values(4)], activation="ThresholdedRelu", activation_alpha=0.3)
+case("fused_gemm_selu", "FusedGemm", [values(2, 3), values(3, 4), values(4)], activation="Selu", activation_alpha=1.5, activation_gamma=1.2)
 case("fused_conv", "FusedConv", [values(1, 2, 6, 6), values(4, 2, 3, 3), values(4)], activation="Relu", pads=[1, 1, 1, 1])
 case("fused_conv_sum", "FusedConv", [values(1, 2, 6, 6), values(4, 2, 3, 3), values(4), values(1, 4, 4, 4)], activation="Relu")
 case("fused_conv_leaky", "FusedConv", [values(1, 2, 6, 6), values(4, 2, 3, 3)], activation="LeakyRelu", activation_params=[0.2])
@@ -108,6 +111,8 @@ case("attention", "Attention", [x, weights, bias], **heads)
 case("attention_causal", "Attention", [x, weights, bias], unidirectional=1, **heads)
 case("attention_lengths", "Attention", [x, weights, bias, np.array([1, 3], np.int32)], **heads)
 case("attention_flags", "Attention", [x, weights, bias, np.array([[1, 0, 1], [1, 1, 1]], np.int32)], **heads)
+case("attention_ends_starts", "Attention", [x, weights, bias, np.array([2, 3, 0, 1], np.int32)], **heads)
+case("attention_no_flags", "Attention", [x, weights, bias, np.array([[1], [0]], np.int32)], **heads)
 case("attention_past", "Attention", [x, weights, bias, None, values(2, 2, 2, 4, 4)], ("y", "present"), unidirectional=1, **heads)
 case("attention_sizes", "Attention", [x, values(8, 28), values(28)], qkv_hidden_sizes=[8, 8, 12], **heads)
 
@@ -136,6 +141,8 @@ def packed(*shape):
 bits = {"K": 40, "N": 6, "block_size": 16}
 case("bits_4", "MatMulNBits", [values(2, 3, 40), packed(6, 3, 8), Constant(values(6, 3))], bits=4, **bits)
 case("bits_4_zeros", "MatMulNBits", [values(3, 40), packed(6, 3, 8), Constant(values(6, 3)), packed(6, 2)], bits=4, **bits)
+case("bits_2", "MatMulNBits", [values(3, 40), packed(6, 3, 4), Constant(values(6, 3))], bits=2, **bits)
+case("bits_2_zeros", "MatMulNBits", [values(3, 40), packed(6, 3, 4), Constant(values(6, 3)), packed(6, 1)], bits=2, **bits)
 case("bits_8", "MatMulNBits", [values(3, 40), packed(6, 3, 16), Constant(values(6, 3))], bits=8, **bits)
 case("bits_4_bias", "MatMulNBits", [values(3, 40), packed(6, 3, 8), Constant(values(6, 3)), None, None, values(6)], bits=4, **bits)
 

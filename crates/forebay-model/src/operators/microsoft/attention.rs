@@ -1,6 +1,6 @@
 //! ONNX Runtime's attention operators: heads come last, and there are biases, masks of lengths, and caches.
 
-use forebay_base::kernel::BinaryOp;
+use forebay_base::kernel::{BinaryOp, UnaryOp};
 use forebay_base::{DataType, Kernel, Tensor};
 
 use super::super::attend::{Attending, Scores, attend, default_scale, join_heads, numbers, outputs, split_heads};
@@ -48,10 +48,16 @@ fn plus_part(c: &mut Composer, x: &Part, bias: Option<&Part>, start: u64) -> Res
 }
 
 /// A mask of keys, converted to a summand: 0 if the key counts, and the node's filter value otherwise. The mask holds lengths [batch],
-/// or flags [batch, keys] or [batch, rows, keys].
-fn key_mask(c: &mut Composer, mask: &Part, batch: u64, keys: u64) -> Result<Part, ModelError> {
+/// ends and then starts [2 batch], or flags [batch, keys] or [batch, rows, keys]. Flags [batch, 1] stand for no mask.
+fn key_mask(c: &mut Composer, mask: &Part, batch: u64, keys: u64) -> Result<Option<Part>, ModelError> {
     let counts = match *mask.ty.shape.as_slice() {
         [count] if count == batch => within_lengths(c, mask, keys)?,
+        [count] if Some(count) == batch.checked_mul(2) => {
+            let (ends, starts) = (c.slice(mask, 0, 0, batch)?, c.slice(mask, 0, batch, batch)?);
+            let (is_before_end, is_before_start) = (within_lengths(c, &ends, keys)?, within_lengths(c, &starts, keys)?);
+            let is_started = c.unary(UnaryOp::Not, &is_before_start)?;
+            c.binary(BinaryOp::And, &is_before_end, &is_started)?
+        }
         [own, count] if own == batch && count == keys => {
             let flags = c.cast(mask, DataType::Bool);
             c.reshape(&flags, &[batch, 1, 1, keys])?
@@ -60,8 +66,11 @@ fn key_mask(c: &mut Composer, mask: &Part, batch: u64, keys: u64) -> Result<Part
             let flags = c.cast(mask, DataType::Bool);
             c.reshape(&flags, &[batch, 1, rows, keys])?
         }
+        [1, 1] => return Ok(None),
+        [own, 1] if own == batch => return Ok(None),
         _ => {
-            let forms = format!("[{batch}], [{batch}, {keys}] or [{batch}, rows, {keys}]");
+            let forms =
+                format!("[{batch}], [{}], [{batch}, {keys}] or [{batch}, rows, {keys}]", batch.saturating_mul(2));
             return Err(c.view.error(format!("the mask of keys must be {forms}, not {}", mask.ty)));
         }
     };
@@ -71,7 +80,7 @@ fn key_mask(c: &mut Composer, mask: &Part, batch: u64, keys: u64) -> Result<Part
         c.kernel(kernel, &[], TensorType::new(DataType::Float32, &[1]))
     };
     let (zero, filter) = (scalar(c, 0.0), scalar(c, filter));
-    c.select(&counts, &zero, &filter)
+    c.select(&counts, &zero, &filter).map(Some)
 }
 
 /// The sum of two optional summands of the scores.
@@ -151,7 +160,7 @@ fn multi_head_attention(view: NodeView) -> Result<Decomposition, ModelError> {
     let mask = match view.has_input(4) {
         true => {
             let mask = c.input(4)?;
-            Some(key_mask(&mut c, &mask, batch, count)?)
+            key_mask(&mut c, &mask, batch, count)?
         }
         false => None,
     };
@@ -244,7 +253,7 @@ fn attended(mut c: Composer, all: &Part, places: Places) -> Result<Decomposition
     let mask = match view.has_input(places.mask) {
         true => {
             let mask = c.input(places.mask)?;
-            Some(key_mask(&mut c, &mask, batch, count)?)
+            key_mask(&mut c, &mask, batch, count)?
         }
         false => None,
     };

@@ -7,6 +7,7 @@ pub mod recurrent;
 
 use forebay_base::kernel::{BinaryOp, UnaryOp};
 
+use super::activation::{SELU, above, by_its_size, scaled_elu};
 use super::attend::numbers;
 use super::convolution::correlated;
 use super::decomposition::{Composer, Decomposition, Part, composed};
@@ -96,9 +97,9 @@ fn floats<'a>(view: &NodeView<'a>, name: &str) -> Result<&'a [f32], ModelError> 
     }
 }
 
-/// The activation that a fused operator names, with its parameters.
-fn activated(c: &mut Composer, x: &Part, parameters: [Option<f32>; 2]) -> Result<Part, ModelError> {
-    let [alpha, beta] = parameters;
+/// The activation that a fused operator names, with its parameters: alpha, beta and gamma.
+fn activated(c: &mut Composer, x: &Part, parameters: [Option<f32>; 3]) -> Result<Part, ModelError> {
+    let [alpha, beta, gamma] = parameters;
     let op = match c.view.string("activation", "")? {
         "" => return Ok(x.clone()),
         "Relu" => UnaryOp::Relu,
@@ -106,12 +107,16 @@ fn activated(c: &mut Composer, x: &Part, parameters: [Option<f32>; 2]) -> Result
         "Sigmoid" => UnaryOp::Sigmoid,
         "LeakyRelu" => UnaryOp::LeakyRelu { alpha: alpha.unwrap_or(0.01) },
         "Elu" => UnaryOp::Elu { alpha: alpha.unwrap_or(1.0) },
+        "Selu" => return scaled_elu(c, x, alpha.unwrap_or(SELU[0]), gamma.unwrap_or(SELU[1])),
         "Softplus" => UnaryOp::Softplus,
+        "Softsign" => return by_its_size(c, x),
+        "ThresholdedRelu" => return above(c, x, alpha.unwrap_or(1.0)),
         "HardSwish" => UnaryOp::HardSwish,
         "HardSigmoid" => UnaryOp::HardSigmoid { alpha: alpha.unwrap_or(0.2), beta: beta.unwrap_or(0.5) },
         "Clip" => UnaryOp::Clip { low: alpha.unwrap_or(f32::NEG_INFINITY), high: beta.unwrap_or(f32::INFINITY) },
         other => {
-            let known = "Relu, Tanh, Sigmoid, LeakyRelu, Elu, HardSigmoid, HardSwish, Softplus, Clip";
+            let known = "Relu, Tanh, Sigmoid, LeakyRelu, Elu, HardSigmoid, HardSwish, Selu, Softplus, Softsign, \
+                         ThresholdedRelu, Clip";
             return Err(c.view.error(format!("activation '{other}' is not supported; use one of {known}")));
         }
     };
@@ -124,7 +129,7 @@ fn fused_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     let y = correlated(&mut c)?;
     let y = plus(&mut c, &y, 3)?;
     let parameters = floats(&view, "activation_params")?;
-    let y = activated(&mut c, &y, [parameters.first().copied(), parameters.get(1).copied()])?;
+    let y = activated(&mut c, &y, [parameters.first().copied(), parameters.get(1).copied(), None])?;
     c.finish(y)
 }
 
@@ -135,7 +140,8 @@ fn fused_gemm(view: NodeView) -> Result<Decomposition, ModelError> {
         Some(_) => view.float(name, 0.0).map(Some),
         None => Ok(None),
     };
-    let y = activated(&mut c, &y, [parameter("activation_alpha")?, parameter("activation_beta")?])?;
+    let [alpha, beta, gamma] = ["activation_alpha", "activation_beta", "activation_gamma"].map(parameter);
+    let y = activated(&mut c, &y, [alpha?, beta?, gamma?])?;
     c.finish(y)
 }
 

@@ -98,14 +98,14 @@ fn halves(c: &mut Composer, bytes: &Part) -> Result<Part, ModelError> {
 }
 
 /// a b^T + bias, where b[n, k] is given in blocks along k: (bits - zero point) scale. If no zero points are given, they are half the
-/// range. The lower half of a byte comes first.
+/// range. The lower bits of a byte come first.
 fn product_of_bits(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let attribute = |name: &str| size(&view, &format!("attribute {name}"), view.int(name, 0)?);
     let (k, n, block) = (attribute("K")?, attribute("N")?, attribute("block_size")?);
     let bits = view.int("bits", 4)?;
-    if ![4, 8].contains(&bits) {
-        return Err(view.error(format!("attribute bits must be 4 or 8, not {bits}")));
+    if ![2, 4, 8].contains(&bits) {
+        return Err(view.error(format!("attribute bits must be 2, 4 or 8, not {bits}")));
     }
     if view.has_input(4) {
         return Err(view.error("input g_idx (weights in another order) is not supported; quantise without it"));
@@ -120,12 +120,11 @@ fn product_of_bits(view: NodeView) -> Result<Decomposition, ModelError> {
     let numbers = c.reshape(&numbers, &[n, blocks, block])?;
     let scales = c.reshape(&scales, &[n, blocks, 1])?;
     let wide = c.cast(&scales, DataType::Float32);
-    let middle = if bits == 4 { 8.0 } else { 128.0 };
     let above = if view.has_input(3) {
         let zeros = c.input(3)?;
         let zeros = match zeros.ty.data_type {
             DataType::UInt8 => {
-                let per_byte = if bits == 4 { 2 } else { 1 };
+                let per_byte = 8 / bits as u64;
                 let padded = product(&view, &[blocks.div_ceil(per_byte), per_byte])?;
                 let zeros = unpacked(&mut c, &zeros, n, padded, bits)?;
                 c.slice(&zeros, 1, 0, blocks)?
@@ -135,7 +134,7 @@ fn product_of_bits(view: NodeView) -> Result<Decomposition, ModelError> {
         let zeros = c.reshape(&zeros, &[n, blocks, 1])?;
         c.binary(BinaryOp::Subtract, &numbers, &zeros)?
     } else {
-        c.affine(&numbers, 1.0, -middle)?
+        c.affine(&numbers, 1.0, -f32::from(1u8 << (bits - 1)))?
     };
     let weights = c.binary(BinaryOp::Multiply, &above, &wide)?;
     let weights = c.reshape(&weights, &[n, padded])?;
@@ -149,17 +148,20 @@ fn product_of_bits(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// Bytes as numbers of `bits` bits: [rows, columns] of float32, which represents all of them exactly.
+/// Bytes as numbers of `bits` bits, the lower ones first: [rows, columns] of float32, which represents all of them exactly.
 fn unpacked(c: &mut Composer, packed: &Part, rows: u64, columns: u64, bits: i64) -> Result<Part, ModelError> {
-    let bytes = c.cast(packed, DataType::Float32);
-    if bits == 8 {
-        return c.reshape(&bytes, &[rows, columns]);
+    let mut numbers = c.cast(packed, DataType::Float32);
+    let mut width = 8;
+    // Halves, and halves of these.
+    while width > bits as u64 {
+        numbers = c.reshape(&numbers, &[rows, columns * bits as u64 / width, 1])?;
+        width /= 2;
+        let base = (1u64 << width) as f32;
+        let high = c.affine(&numbers, 1.0 / base, 0.0)?;
+        let high = c.unary(UnaryOp::Floor, &high)?;
+        let high_bits = c.affine(&high, base, 0.0)?;
+        let low = c.binary(BinaryOp::Subtract, &numbers, &high_bits)?;
+        numbers = c.concatenate(&[&low, &high], 2)?;
     }
-    let bytes = c.reshape(&bytes, &[rows, columns / 2, 1])?;
-    let high = c.affine(&bytes, 1.0 / 16.0, 0.0)?;
-    let high = c.unary(UnaryOp::Floor, &high)?;
-    let high_bits = c.affine(&high, 16.0, 0.0)?;
-    let low = c.binary(BinaryOp::Subtract, &bytes, &high_bits)?;
-    let both = c.concatenate(&[&low, &high], 2)?;
-    c.reshape(&both, &[rows, columns])
+    c.reshape(&numbers, &[rows, columns])
 }

@@ -81,6 +81,9 @@ fn dynamic_quantize_lstm(view: NodeView) -> Result<Decomposition, ModelError> {
     }
     let sizes = Sizes { steps, batch, directions, columns, units };
     let call = Call { recurrence, sizes, by_batch: false };
+    if steps == 0 {
+        return call.without_steps(c, DataType::Float32);
+    }
     let [quantised, of_x, zero] = dynamically(&mut c, &x)?;
     let quantised = c.reshape(&quantised, &[product(&view, &[steps, batch])?, elements])?;
     let quantised = Factor::new(&mut c, quantised, Some(zero))?;

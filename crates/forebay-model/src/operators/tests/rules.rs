@@ -57,6 +57,11 @@ fn arithmetic_folds() {
     let cast = folded("Cast", 13, vec![floats(&[-1.5, 2.9])], &[int("to", 7)]);
     assert_eq!((cast.data_type(), cast.to_i64().unwrap()), (Int64, vec![-1, 2]));
     assert_eq!(folded("Sqrt", 13, vec![floats(&[2.0])], &[]).to_f32().unwrap(), [2f32.sqrt()]);
+    let negative = folded("Neg", 13, vec![floats(&[0.0, -0.0, 1.0])], &[]).to_f32().unwrap();
+    assert_eq!(
+        negative.iter().map(|value| value.to_bits()).collect::<Vec<_>>(),
+        [-0.0f32, 0.0, -1.0].map(f32::to_bits)
+    );
     assert_eq!(folded("Div", 13, vec![floats(&[1.0]), floats(&[3.0])], &[]).to_f32().unwrap(), [1.0 / 3.0]);
     assert_eq!(folded("Floor", 13, vec![floats(&[-0.5])], &[]).to_f32().unwrap(), [-1.0]);
     assert_eq!(folded("Pow", 13, vec![floats(&[3.0]), ints(&[2])], &[]).to_f32().unwrap(), [9.0]);

@@ -258,6 +258,7 @@ fn of_microsoft(op_type: &str) -> Option<Vec<Sample>> {
             vec![
                 (1, vec![fed(&[2, 3, 20]), bytes(&[6, 2, 8]), fed(&[6, 2])], attributes(4), 1),
                 (1, vec![fed(&[3, 20]), bytes(&[6, 2, 8]), fed(&[12]), bytes(&[6, 1])], attributes(4), 1),
+                (1, vec![fed(&[3, 20]), bytes(&[6, 2, 4]), fed(&[12]), bytes(&[6, 1])], attributes(2), 1),
                 (
                     1,
                     vec![fed(&[3, 20]), bytes(&[6, 2, 16]), fed(&[6, 2]), Input::Absent, Input::Absent, fed(&[6])],
