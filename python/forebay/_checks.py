@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import asdict, fields
-from typing import Any, Container, Dict, List, Optional, Sequence, Tuple, Union, cast
+from typing import Any, Container, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -83,4 +83,4 @@ def checked(options: Any, signed: Container[str] = ()) -> Dict[str, Any]:
 
 def optional(check: Any, name: str, value: Optional[Any]) -> Any:
     """Returns ``None``, or the checked value."""
-    return None if value is None else cast(Any, check(name, value))
+    return None if value is None else check(name, value)

@@ -40,12 +40,12 @@ def type_name(dtype: DTypeLike) -> str:
     >>> type_name(">f4"), type_name(float), type_name("bfloat16")
     ('float32', 'float64', 'bfloat16')
     """
-    name = dtype if isinstance(dtype, str) else repr(dtype)
-    if name != "bfloat16":
-        try:
-            name = str(np.dtype(dtype).newbyteorder("="))
-        except TypeError:
-            pass  # NumPy has no such type.
+    if isinstance(dtype, str) and dtype in ONNX_NUMBERS:  # The fast path, for every operand of an operation.
+        return dtype
+    try:
+        name = str(np.dtype(dtype).newbyteorder("="))
+    except (TypeError, ValueError):  # NumPy has no such type.
+        name = dtype if isinstance(dtype, str) else repr(dtype)
     if name not in ONNX_NUMBERS:
         raise InvalidArgument(f"unknown type {name}; the types are {', '.join(ONNX_NUMBERS)}")
     return name
@@ -91,4 +91,5 @@ def to_bfloat16(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     rounded = (numbers + np.uint32(0x7FFF) + (upper & np.uint32(1))) >> np.uint32(16)
     # The sum of a NaN can overflow, and its upper half can be that of an infinity.
     is_nan = (numbers & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
-    return np.where(is_nan, upper | np.uint32(0x40), rounded).astype(np.uint16).reshape(-1).view(np.uint8)
+    bits: npt.NDArray[Any] = np.where(is_nan, upper | np.uint32(0x40), rounded)
+    return bits.astype(np.uint16).reshape(-1).view(np.uint8)

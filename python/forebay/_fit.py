@@ -68,7 +68,7 @@ class History:
 
     #: The loss of every step.
     losses: List[float] = field(default_factory=lambda: [])
-    #: The mean loss of every epoch, including the steps before a restored checkpoint.
+    #: The mean loss of every epoch, including the steps before a restored checkpoint, without steps skipped because of their loss.
     epoch_losses: List[float] = field(default_factory=lambda: [])
     #: The results of every validation: the step after which it ran, as ``"step"``, the loss and the metrics.
     validations: List[Dict[str, Any]] = field(default_factory=lambda: [])
@@ -165,7 +165,7 @@ class Fit:
         self._epoch = 0
         #: The number of batches done in this epoch.
         self._done = 0
-        #: The sum and the number of the losses of this epoch.
+        #: The sum and the number of the losses of this epoch, without those of steps skipped because of them.
         self._sum, self._count = 0.0, 0
         #: The number of consecutive validations without a lower loss.
         self._worse = 0
@@ -198,7 +198,8 @@ class Fit:
                     continue
                 every = settings.gradients_every
                 report = self._step(batch, labels, every is not None and (trainer.step_count + 1) % every == 0)
-                self._sum, self._count = self._sum + report.loss, self._count + 1
+                if math.isfinite(report.loss) or not report.skipped:
+                    self._sum, self._count = self._sum + report.loss, self._count + 1
                 history.losses.append(report.loss)
                 bar.step(report.loss)
                 self._done = found
@@ -225,7 +226,7 @@ class Fit:
 
     def _end_epoch(self, bar: Progress) -> None:
         settings, trainer, history = self._settings, self._trainer, self._history
-        # Older checkpoints do not have the losses before them.
+        # There may be none: all steps were skipped, or done before a checkpoint of an older version, which has no losses.
         loss = self._sum / self._count if self._count else math.nan
         history.epoch_losses.append(loss)
         summary = f"loss {loss:.4g}"

@@ -14,10 +14,11 @@ from ._processes import Processes
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
+    import numpy as np
     from typing_extensions import TypeAlias
 
 #: A number of bytes, or a string such as ``"256MiB"``, ``"8GiB"``, or ``"50%"`` of what a step takes without a budget.
-Size: TypeAlias = Union[int, str]
+Size: TypeAlias = "Union[int, np.integer[Any], str]"
 #: A path, as a string or an :class:`os.PathLike`.
 PathLike: TypeAlias = "Union[str, os.PathLike[str]]"
 

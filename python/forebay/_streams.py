@@ -382,6 +382,16 @@ _inherited: List[Context] = []
 _default_lock = threading.Lock()
 
 
+def _renew_lock() -> None:
+    """Replaces the lock in a fork, because a thread that does not exist there may hold it."""
+    global _default_lock
+    _default_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
 def _leave(context: Context, stream: Optional[Stream]) -> None:
     """Removes the latest matching entry."""
     entered = _thread.entered

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 #: A number or any kind of array: NumPy, DLPack, a list.
 ArrayLike: TypeAlias = Any
+#: A size or an axis.
+Whole: TypeAlias = "Union[int, np.integer[Any]]"
+#: The sizes of the dimensions, or the size of the only one.
+Shape: TypeAlias = "Union[Whole, Sequence[Whole]]"
 #: The axes of a reduction; ``None`` means all.
-Axes: TypeAlias = Union[int, Sequence[int], None]
+Axes: TypeAlias = "Union[Whole, Sequence[Whole], None]"
 
 _DL_CPU, _DL_VULKAN = 1, 7
 
@@ -431,7 +435,7 @@ class Tensor:
         """Multiplies elements along axes. Integers narrower than 64 bits and booleans are multiplied as int64."""
         return self._wide()._reduce("ReduceProd", axis, keepdims)
 
-    def argmax(self, axis: Optional[int] = None, keepdims: bool = False) -> Tensor:
+    def argmax(self, axis: Optional[Whole] = None, keepdims: bool = False) -> Tensor:
         """Returns the index of the largest element along an axis, or in the flattened tensor if no axis is given."""
         whole = self if axis is not None else self.reshape(-1)
         return whole._run("ArgMax", whole, axis=axis or 0, keepdims=int(keepdims and axis is not None))
@@ -472,7 +476,7 @@ class Tensor:
         """Cosine."""
         return self._run("Cos", self)
 
-    def softmax(self, axis: int = -1) -> Tensor:
+    def softmax(self, axis: Whole = -1) -> Tensor:
         """Exponentials along an axis, divided by their sum."""
         return self._run("Softmax", self, axis=axis)
 
@@ -578,7 +582,7 @@ def _whole_numbers(given: Sequence[Any]) -> List[int]:
         raise InvalidArgument(f"sizes and axes must be whole numbers, not {numbers!r}") from None
 
 
-def sizes_of(shape: Union[int, Sequence[int]]) -> List[int]:
+def sizes_of(shape: Shape) -> List[int]:
     try:
         sizes = [operator.index(size) for size in ([shape] if isinstance(shape, (int, np.integer)) else shape)]
     except TypeError:
@@ -588,7 +592,7 @@ def sizes_of(shape: Union[int, Sequence[int]]) -> List[int]:
     return sizes
 
 
-def empty(shape: Union[int, Sequence[int]], dtype: DTypeLike = "float32", *, context: Optional[Context] = None) -> Tensor:
+def empty(shape: Shape, dtype: DTypeLike = "float32", *, context: Optional[Context] = None) -> Tensor:
     """Returns a tensor whose values are undefined until it is overwritten."""
     context = current_context() if context is None else context
     stream = context.current_stream()._native
@@ -596,7 +600,7 @@ def empty(shape: Union[int, Sequence[int]], dtype: DTypeLike = "float32", *, con
 
 
 def full(
-    shape: Union[int, Sequence[int]], value: Union[int, float, bool], dtype: DTypeLike = "float32", *, context: Optional[Context] = None
+    shape: Shape, value: Union[int, float, bool], dtype: DTypeLike = "float32", *, context: Optional[Context] = None
 ) -> Tensor:
     """Returns a tensor filled with one number.
 
@@ -609,12 +613,12 @@ def full(
     return Tensor._of(context, _forebay.DeviceTensor.full(stream, sizes_of(shape), given(value, type_name(dtype))))
 
 
-def zeros(shape: Union[int, Sequence[int]], dtype: DTypeLike = "float32", *, context: Optional[Context] = None) -> Tensor:
+def zeros(shape: Shape, dtype: DTypeLike = "float32", *, context: Optional[Context] = None) -> Tensor:
     """Returns a tensor of zeros."""
     return full(shape, 0, dtype, context=context)
 
 
-def ones(shape: Union[int, Sequence[int]], dtype: DTypeLike = "float32", *, context: Optional[Context] = None) -> Tensor:
+def ones(shape: Shape, dtype: DTypeLike = "float32", *, context: Optional[Context] = None) -> Tensor:
     """Returns a tensor of ones."""
     return full(shape, 1, dtype, context=context)
 
@@ -646,7 +650,7 @@ def where(condition: ArrayLike, one: ArrayLike, other: ArrayLike) -> Tensor:
     return _in_common("Where", one, other, before=[condition])
 
 
-def concatenate(tensors: Iterable[ArrayLike], axis: int = 0) -> Tensor:
+def concatenate(tensors: Iterable[ArrayLike], axis: Whole = 0) -> Tensor:
     """Concatenates tensors along an axis, in their common type."""
     tensors = list(tensors)
     if not tensors:

@@ -233,7 +233,7 @@ class Trainer:
         self._native.observe(loss)
 
     def validate(self, data: Iterable[Any]) -> float:
-        """Returns the mean loss over all samples of an iterable of batches, in evaluation mode. Batches are as for :meth:`fit`."""
+        """Returns the loss of all samples of an iterable of batches together, in evaluation mode. Batches are as for :meth:`fit`."""
         return float(self.measure(data)["loss"])
 
     def measure(
@@ -249,7 +249,7 @@ class Trainer:
             windows: How to run the model on samples larger than its input; see :meth:`evaluate`.
 
         Returns:
-            ``"loss"``, the mean over all samples, and each metric by name: a number, or ``None`` if it is not defined; for the confusion
+            ``"loss"``, that of all samples together, and each metric by name: a number, or ``None`` if it is not defined; for the confusion
             matrix, its rows, one per label.
 
         Raises:
@@ -262,13 +262,15 @@ class Trainer:
         ['accuracy', 'loss', 'top3']
         """
         measured = self._metrics(metrics)
-        total, count = 0.0, 0
+        total, count = 0.0, 0.0
         for batch, labels in read_ahead(data, self._prepare):
             loss, predictions = self._evaluate(batch, labels, windows)
             if metrics:
                 measured.add(predictions, labels)
-            samples = labels[1][0] if labels[1] else 1
-            total, count = total + loss * samples, count + samples
+            # A batch's loss is a mean, so the loss of the whole set weights each batch by what it counted.
+            weight = measured.weight(labels)
+            if weight > 0:
+                total, count = total + loss * weight, count + weight
         return {"loss": total / count if count else math.nan, **measured.values()}
 
     def _metrics(self, names: Sequence[str]) -> _forebay.Metrics:

@@ -29,7 +29,7 @@ from ._arrays import from_native
 from ._dtypes import DTypeLike, type_name
 from ._options import PathLike, Size, path_text
 from ._streams import Context, current_context, size_bytes
-from ._tensor import Tensor, given, sizes_of
+from ._tensor import Shape, Tensor, given, sizes_of
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Memory:
         """The eviction policy."""
         return self._native.described()[2]
 
-    def empty(self, shape: Union[int, Sequence[int]], dtype: DTypeLike = "float32") -> ManagedTensor:
+    def empty(self, shape: Shape, dtype: DTypeLike = "float32") -> ManagedTensor:
         """Returns a tensor in this memory; see :func:`empty`."""
         return empty(shape, dtype, memory=self)
 
@@ -346,7 +346,7 @@ def _memory_of(context: Context) -> Memory:
 
 
 def empty(
-    shape: Union[int, Sequence[int]],
+    shape: Shape,
     dtype: DTypeLike = "float32",
     *,
     memory: Optional[Memory] = None,

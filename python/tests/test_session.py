@@ -275,6 +275,7 @@ sys.exit(status)
 """
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_fork_is_told_what_it_cannot_use(digits: str, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FORK, digits, str(tmp_path / "run")], timeout=60, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -219,6 +219,22 @@ def test_metrics_are_those_of_scikit_learn(digits: str, batch: Any) -> None:
     assert run.step_count == 0, "bad metrics are refused before the first step"
 
 
+@pytest.mark.parametrize("loss", [
+    forebay.SoftmaxCrossEntropy(class_weights=(1, 9) + (1,) * 8),
+    forebay.SoftmaxCrossEntropy(ignore_index=0),
+    forebay.Focal(class_weights=(1, 9) + (1,) * 8),
+])  # fmt: skip
+def test_the_validation_loss_does_not_depend_on_the_batch_size(digits: str, loss: Any) -> None:
+    rng = np.random.default_rng(0)
+    images, labels = rng.standard_normal((8, 1, 8, 8)).astype(np.float32), np.array([0, 0, 0, 1, 0, 0, 3, 1])
+    trainer = forebay.Trainer(digits, loss=loss, batch_size=2)
+    found = [
+        trainer.validate([(images[at : at + size], labels[at : at + size]) for at in range(0, 8, size)])
+        for size in (1, 2, 8)
+    ]
+    assert found == pytest.approx([found[-1]] * 3, rel=1e-5)
+
+
 def test_fit_ends_when_validation_gets_no_better(digits: str, batch: Any, tmp_path: Path) -> None:
     x, labels = batch
     best = tmp_path / "best"
@@ -337,6 +353,13 @@ def test_the_loss_of_an_interrupted_epoch(digits: str, batch: Any, tmp_path: Pat
     history = again.fit(data, epochs=3, checkpoint=tmp_path / "run", resume=True, progress=False)
     assert len(history.losses) == 12 - last and history.epoch_losses == expected
     assert same(again.parameters(), whole.parameters())
+
+
+def test_skipped_steps_do_not_count_in_the_mean_of_an_epoch(digits: str, batch: Any) -> None:
+    x, labels = batch
+    history = trainer(digits, on_nan="skip").fit([(x, labels), (np.full_like(x, np.nan), labels), (x, labels)], progress=False)
+    assert np.isnan(history.losses[1])
+    assert history.epoch_losses == [(history.losses[0] + history.losses[2]) / 2]
 
 
 def test_data_that_can_be_read_once(digits: str, batch: Any, tmp_path: Path) -> None:

@@ -46,6 +46,11 @@ def trainer(**options: Any) -> forebay.Trainer:
     return forebay.Trainer(model(), batch_size=2, sizes=dict(zip("dhw", WINDOW)), **options)
 
 
+def test_sizes_without_a_value_are_named_as_arguments() -> None:
+    with pytest.raises(forebay.InvalidArgument, match=r"'d'.*set it with sizes=\{\"d\": N\}"):
+        forebay.Trainer(model(), batch_size=2)
+
+
 def volumes(sizes: Tuple[int, ...]) -> Tuple[Any, Any]:
     rng = np.random.default_rng(sum(sizes))
     return rng.standard_normal((2, 1, *sizes), dtype=np.float32), rng.integers(0, 3, (2, *sizes))

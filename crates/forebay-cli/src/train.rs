@@ -300,8 +300,8 @@ impl<'a> Run<'a> {
         let reason = self.best.reason_to_stop(self.arguments.records.patience).filter(|_| done < steps);
         if let Some(reason) = &reason {
             output::complain(&format!(
-                "note: the run stopped after step {done}, where the checkpoint is: {reason}; no step is left to train (a \
-                 --patience above {} continues)",
+                "note: the run of this checkpoint stopped after step {done}: {reason}; it trains no further (a --patience \
+                 above {} continues)",
                 self.best.worse
             ));
         }

@@ -263,7 +263,7 @@ impl Augmentation {
 }
 
 /// Returns whether an input's values are changed: those of floating-point numbers with channels and two or three spatial axes.
-fn has_values(input: &Tensor) -> bool {
+pub(crate) fn has_values(input: &Tensor) -> bool {
     input.data_type().is_float() && matches!(input.shape().len(), 4 | 5)
 }
 

@@ -7,7 +7,7 @@
 use forebay_base::random::SplitMix64;
 use forebay_base::{DataType, Tensor};
 
-use crate::augment::{Augmentation, Transform};
+use crate::augment::{Augmentation, Transform, has_values};
 use crate::batch::Batch;
 use crate::convert::convert;
 use crate::error::DataError;
@@ -72,8 +72,7 @@ impl Mixing {
     }
 
     fn cutmix(&self, mut batch: Batch, others: &Batch, samples: &[u64], alpha: f32) -> Result<Batch, DataError> {
-        let spatial =
-            batch.inputs.values().find(|input| input.data_type().is_float() && matches!(input.shape().len(), 4 | 5));
+        let spatial = batch.inputs.values().find(|input| has_values(input));
         let Some(spatial) = spatial.map(|input| input.shape()[2..].to_vec()) else {
             let reason = "cutmix requires a floating-point input with two or three spatial axes";
             return Err(DataError::unsupported("the data", reason));

@@ -177,7 +177,7 @@ impl Description {
         let wide = i32::from_le_bytes(wide);
         if self.bits < 32 && wide << self.bits != 0 {
             return Err(format!(
-                "it uses more than the upper {} bits of {} that the file describes; convert it with `sox IN -b 32 OUT`",
+                "a number has more bits than the upper {} of {} that the file says it uses; convert it with `sox IN -b 32 OUT`",
                 self.bits,
                 8 * bytes.len()
             ));
@@ -275,7 +275,7 @@ mod tests {
             (vec![&description(3, 1, 16, None), &data], "numbers with 16 bits in 2 bytes are not supported"),
             (vec![&description(1, 0, 16, None), &data], "its samples of 0 channels have 0 bytes"),
             (vec![&description(1, 3, 16, None), &data], "4 bytes, which are no whole number of samples of 6 bytes"),
-            (vec![&description(1, 1, 32, Some(24)), &data], "0: it uses more than the upper 24 bits of 32"),
+            (vec![&description(1, 1, 32, Some(24)), &data], "0: a number has more bits than the upper 24 of 32"),
             (vec![&pcm, &data[..11]], "1: the file ends before the last of its 2 samples per channel"),
         ] {
             let error = read(&chunks).unwrap_err();

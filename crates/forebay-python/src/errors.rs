@@ -33,10 +33,11 @@ pub fn exception(py: Python<'_>, error: &Error) -> PyErr {
 }
 
 /// The flags whose arguments in Python have other names.
-const OTHER_NAMES: [(&str, &str); 4] = [
+const OTHER_NAMES: [(&str, &str); 5] = [
     ("group", "groups"),
     ("label-input", "labels=... of forebay.OutputLoss"),
     ("memory", "memory_mode"),
+    ("network-timeout", "timeout=... of forebay.Processes"),
     ("pos-weight", "positive_weights"),
 ];
 
@@ -58,18 +59,34 @@ fn in_python(message: &str) -> String {
             rest = flag;
             continue;
         }
+        if let ("size", Some((symbol, value, after))) = (name, size_of_symbol(behind)) {
+            found.push_str(&format!("sizes={{\"{symbol}\": {value}}}"));
+            rest = after;
+            continue;
+        }
         let other = OTHER_NAMES.iter().find(|(known, _)| *known == name);
         found.push_str(&other.map_or_else(|| name.replace('-', "_"), |(_, name)| (*name).to_owned()));
         let after_space = behind.strip_prefix(' ').unwrap_or_default();
         let value = &after_space[..after_space.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(after_space.len())];
         rest = behind;
-        if WORDS.contains(&value) || value.starts_with(|c: char| c.is_ascii_digit()) {
-            found.push_str(&format!("=\"{value}\""));
-            rest = &after_space[value.len()..];
-        }
+        let given = match value {
+            "N" => "=N".to_owned(),
+            _ if WORDS.contains(&value) || value.starts_with(|c: char| c.is_ascii_digit()) => format!("=\"{value}\""),
+            _ => continue,
+        };
+        found.push_str(&given);
+        rest = &after_space[value.len()..];
     }
     found.push_str(rest);
     found
+}
+
+/// Splits ` NAME=VALUE` from what follows it.
+fn size_of_symbol(text: &str) -> Option<(&str, &str, &str)> {
+    let text = text.strip_prefix(' ')?;
+    let (pair, after) = text.split_at(text.find([' ', ',', ';', ')']).unwrap_or(text.len()));
+    let (symbol, value) = pair.split_once('=')?;
+    Some((symbol, value, after))
 }
 
 fn kind(error: &Error) -> Kind {

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use forebay::Error;
 use forebay::metrics::{Metric, Metrics as Measured};
+use forebay::training::Loss;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -13,7 +14,10 @@ use crate::losses::{LossGiven, loss};
 
 /// Metrics over any number of batches.
 #[pyclass(module = "forebay._forebay", frozen)]
-pub struct Metrics(Mutex<Measured>);
+pub struct Metrics {
+    loss: Loss,
+    measured: Mutex<Measured>,
+}
 
 #[pymethods]
 impl Metrics {
@@ -24,19 +28,25 @@ impl Metrics {
             let chosen = names.iter().map(|name| name.parse()).collect::<Result<Vec<Metric>, Error>>()?;
             Measured::new(&loss, &chosen)
         };
-        Ok(Metrics(Mutex::new(metrics().map_err(|error| exception(py, &error))?)))
+        let measured = Mutex::new(metrics().map_err(|error| exception(py, &error))?);
+        Ok(Metrics { loss, measured })
+    }
+
+    /// Returns the weight of a batch with these labels in the mean loss over several batches.
+    fn weight(&self, labels: Given<'_>) -> PyResult<f64> {
+        Ok(self.loss.batch_weight(&tensor(labels)?))
     }
 
     /// Adds a batch: the model's predictions and the labels.
     fn add(&self, predictions: Given<'_>, labels: Given<'_>) -> PyResult<()> {
         let (predictions, labels) = (tensor(predictions)?, tensor(labels)?);
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).add(&predictions, &labels);
+        self.measured.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).add(&predictions, &labels);
         Ok(())
     }
 
     /// Returns all metrics by name: a number, or `None` if undefined; the confusion matrix by rows.
     fn values<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let metrics = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let metrics = self.measured.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let values = PyDict::new(py);
         for &metric in metrics.chosen() {
             match metric {

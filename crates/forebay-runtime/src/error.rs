@@ -119,7 +119,7 @@ impl fmt::Display for RuntimeError {
             RuntimeError::HostMemory { cap_bytes } => write!(
                 f,
                 "managed memory may keep {cap_bytes} bytes on the host, but needs more; allow more (--host-memory, \
-                 ManagedOptions::host_bytes), or name a folder for what exceeds them (--spill-dir, spill_dir)"
+                 ManagedOptions::host_bytes), or name a folder for what exceeds them (--spill-dir)"
             ),
             RuntimeError::Setting { variable, text, reason } => {
                 write!(f, "invalid environment variable {variable}={text}: {reason}")

@@ -333,8 +333,8 @@ pub fn devices() -> Result<Vec<DeviceDescription>, Error> {
 /// ```
 ///
 /// # Errors
-/// Fails if the name is unknown, there are no threads, the requested tiles are impossible, a link speed is requested of a device whose link
-/// has its own, or the system refuses a request.
+/// Fails if the name is unknown, there are no threads, the requested tiles are impossible, a link speed is given for a device other than
+/// `host`, or the system refuses a request.
 pub fn open_device(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
     if options.threads == Some(0) {
         return Err(Error::Option { reason: "a device needs at least one thread".to_string() });

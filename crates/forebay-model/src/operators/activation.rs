@@ -221,12 +221,12 @@ fn gated(
 fn softsign(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
-    let y = by_its_size(&mut c, &x)?;
+    let y = softsign_of(&mut c, &x)?;
     c.finish(y)
 }
 
 /// x / (1 + |x|).
-pub(super) fn by_its_size(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
+pub(super) fn softsign_of(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
     let absolute = c.unary(UnaryOp::Abs, x)?;
     let divisor = c.affine(&absolute, 1.0, 1.0)?;
     c.binary(BinaryOp::Divide, x, &divisor)

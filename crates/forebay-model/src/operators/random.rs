@@ -47,7 +47,7 @@ fn draw(c: &mut Composer, step_input: usize, draw: u64, shape: &[u64]) -> Result
         false => c.constant(Tensor::from_i64(&[2], &[0, 0])),
     };
     if step.ty != TensorType::new(DataType::Int64, &[2]) {
-        let reason = format!("it takes {step_input} inputs, but input {step_input}, counted from 0, is {}", step.ty);
+        let reason = format!("it has too many inputs: input {step_input}, counted from 0, is {}", step.ty);
         return Err(view.error(reason));
     }
     // Nodes are distinguished by what they compute, unless they have their own seed.

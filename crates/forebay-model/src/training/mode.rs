@@ -102,8 +102,10 @@ fn in_float32(graph: &mut Graph, nodes: Vec<Node>) -> Vec<Node> {
         let types: Vec<TensorType> = node.outputs.iter().flatten().map(|&output| builder.ty(output)).collect();
         let results = builder.kernel(kernel.name(), kernel, &inputs, &types);
         for (result, &output) in results.into_iter().zip(node.outputs.iter().flatten()) {
-            let made = graph.nodes.iter_mut().rev().flat_map(|node| &mut node.outputs);
-            made.filter(|made| **made == Some(result)).take(1).for_each(|made| *made = Some(output));
+            let mut made = graph.nodes.iter_mut().rev().flat_map(|node| &mut node.outputs);
+            if let Some(made) = made.find(|made| **made == Some(result)) {
+                *made = Some(output);
+            }
         }
     }
     std::mem::replace(&mut graph.nodes, others)

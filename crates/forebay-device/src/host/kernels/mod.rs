@@ -153,7 +153,7 @@ pub(crate) fn workspace_bytes(
     writes: &[TensorDesc],
 ) -> Result<u64, DeviceError> {
     if let Some(first) = reads.first().filter(|first| !kernel.facts().take(first.data_type())) {
-        return Err(unsupported(kernel, format!("operands of type {} are not supported", first.data_type())));
+        return Err(unsupported(kernel, format!("its first operand cannot be {}", first.data_type())));
     }
     match kernel {
         Kernel::MatMul { .. } => {

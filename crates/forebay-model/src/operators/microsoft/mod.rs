@@ -7,7 +7,7 @@ pub mod recurrent;
 
 use forebay_base::kernel::{BinaryOp, UnaryOp};
 
-use super::activation::{SELU, above, by_its_size, scaled_elu};
+use super::activation::{SELU, above, scaled_elu, softsign_of};
 use super::attend::numbers;
 use super::convolution::correlated;
 use super::decomposition::{Composer, Decomposition, Part, composed};
@@ -109,7 +109,7 @@ fn activated(c: &mut Composer, x: &Part, parameters: [Option<f32>; 3]) -> Result
         "Elu" => UnaryOp::Elu { alpha: alpha.unwrap_or(1.0) },
         "Selu" => return scaled_elu(c, x, alpha.unwrap_or(SELU[0]), gamma.unwrap_or(SELU[1])),
         "Softplus" => UnaryOp::Softplus,
-        "Softsign" => return by_its_size(c, x),
+        "Softsign" => return softsign_of(c, x),
         "ThresholdedRelu" => return above(c, x, alpha.unwrap_or(1.0)),
         "HardSwish" => UnaryOp::HardSwish,
         "HardSigmoid" => UnaryOp::HardSigmoid { alpha: alpha.unwrap_or(0.2), beta: beta.unwrap_or(0.5) },

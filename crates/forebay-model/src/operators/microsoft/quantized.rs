@@ -154,7 +154,7 @@ fn unpacked(c: &mut Composer, packed: &Part, rows: u64, columns: u64, bits: i64)
     let mut width = 8;
     // Halves, and halves of these.
     while width > bits as u64 {
-        numbers = c.reshape(&numbers, &[rows, columns * bits as u64 / width, 1])?;
+        numbers = c.reshape(&numbers, &[rows, columns / (width / bits as u64), 1])?;
         width /= 2;
         let base = (1u64 << width) as f32;
         let high = c.affine(&numbers, 1.0 / base, 0.0)?;
