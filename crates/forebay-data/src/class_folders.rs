@@ -53,6 +53,19 @@ pub(crate) fn class_folders(
     Ok(ClassFolders { files, labels, kind })
 }
 
+/// Returns whether a sub-folder of a folder has a file of a kind.
+///
+/// # Errors
+/// [`DataError`] if a folder cannot be listed.
+pub(crate) fn has_samples(folder: &Path, is_sample: impl Fn(&Path) -> bool) -> Result<bool, DataError> {
+    for class_folder in listed(folder)?.iter().filter(|path| path.is_dir()) {
+        if listed(class_folder)?.iter().any(|path| is_sample(path) && path.is_file()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Lists the entries of a folder in the order of their names, without hidden ones.
 pub(crate) fn listed(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     let mut paths = Vec::new();

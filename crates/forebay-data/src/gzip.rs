@@ -59,13 +59,7 @@ fn is_at_end(file: &mut impl BufRead) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
-
-    fn packed(text: &str) -> Vec<u8> {
-        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        encoder.write_all(text.as_bytes()).unwrap();
-        encoder.finish().unwrap()
-    }
+    use crate::nifti::samples::packed;
 
     fn read(file: &[u8]) -> std::result::Result<String, String> {
         let mut text = String::new();
@@ -76,7 +70,7 @@ mod tests {
 
     #[test]
     fn streams_follow_each_other_and_nothing_else_follows() {
-        let (a, b) = (packed("one "), packed("two"));
+        let (a, b) = (packed(b"one "), packed(b"two"));
         assert_eq!(read(&[&a[..], &b].concat()).unwrap(), "one two");
         assert_eq!(read(&[&a[..], &b, &[0; 20]].concat()).unwrap(), "one two");
         for rest in [b"other".as_slice(), b"\0\0x", &a[..1]] {
@@ -87,7 +81,7 @@ mod tests {
 
     #[test]
     fn no_part_of_a_stream_can_be_missing_or_changed() {
-        let file = packed("some words");
+        let file = packed(b"some words");
         for length in 0..file.len() {
             assert!(read(&file[..length]).is_err(), "{length} of {} bytes", file.len());
         }

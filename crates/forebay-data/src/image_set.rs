@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_base::Tensor;
 
-use crate::class_folders::{ClassFolders, class_folders};
+use crate::class_folders::{ClassFolders, class_folders, has_samples};
 use crate::dataset::{Batch, Description, Requirements, Source, size_of_files};
 use crate::digest::Digest;
 use crate::error::DataError;
@@ -58,7 +58,7 @@ pub(crate) fn one_each(labels: &Tensor) -> Option<Vec<i64>> {
 /// # Errors
 /// [`DataError`] if a folder cannot be listed.
 pub(crate) fn is_images(folder: &Path) -> Result<bool, DataError> {
-    Ok(!class_folders(folder, "images", is_image)?.files.is_empty())
+    has_samples(folder, is_image)
 }
 
 impl Source for ImageSet {

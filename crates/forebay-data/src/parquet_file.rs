@@ -145,7 +145,7 @@ fn columns(reader: &SerializedFileReader<std::fs::File>) -> Vec<(Column, i16)> {
 /// Returns what a column holds, or `None` if it is neither numbers nor bytes.
 fn kind(column: &ColumnDescriptor) -> Option<Kind> {
     let is_half = matches!(column.logical_type_ref(), Some(LogicalType::Float16)) && column.type_length() == 2;
-    // Times in nanoseconds have no converted type; they are no more numbers than other times.
+    // Times in nanoseconds have a logical type only. Like other times, they are not numbers.
     let is_time = matches!(
         column.logical_type_ref(),
         Some(LogicalType::Timestamp { .. } | LogicalType::Time { .. } | LogicalType::Date)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_base::Tensor;
 
-use crate::class_folders::{ClassFolders, class_folders};
+use crate::class_folders::{ClassFolders, class_folders, has_samples};
 use crate::dataset::{Batch, Description, Requirements, Source, size_of_files};
 use crate::digest::Digest;
 use crate::error::DataError;
@@ -31,7 +31,7 @@ fn sounds(folder: &Path) -> Result<ClassFolders, DataError> {
 /// # Errors
 /// [`DataError`] if the folder cannot be listed.
 pub(crate) fn is_sounds(folder: &Path) -> Result<bool, DataError> {
-    Ok(!sounds(folder)?.files.is_empty())
+    has_samples(folder, is_sound)
 }
 
 /// Returns the format of the first sound that can be read.

@@ -218,7 +218,7 @@ pub trait Device: Send + Sync {
     fn create_host_block(&self, size_bytes: u64) -> Result<MemoryId, DeviceError>;
 
     /// Like [`Device::create_host_block`], but the block may take memory only as it is written: [`Device::fill_host`] takes the rest. Until
-    /// then, only the host may use it. If bytes move from one block to another this way, both together take no more memory than one.
+    /// then, only the host may use it. Moving bytes from one block to another this way takes the memory of one block, not of two.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].

@@ -1,4 +1,5 @@
-//! Work without Python's interpreter lock: other Python threads keep running, and Ctrl-C is handled. What a fork cannot use is refused.
+//! Work without Python's interpreter lock: other Python threads keep running, and Ctrl-C is handled. Sessions and trainers of the parent
+//! process are refused in a fork.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};

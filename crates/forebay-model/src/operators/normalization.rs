@@ -246,7 +246,7 @@ fn mean_variance_normalization(view: NodeView) -> Result<Decomposition, ModelErr
     let centred = c.binary(BinaryOp::Subtract, &x, &mean)?;
     let square = c.binary(BinaryOp::Multiply, &centred, &centred)?;
     let variance = c.reduce(ReduceOp::Mean, &along, &square)?;
-    // The root has no derivative at 0. The limit is too small to change the divisor.
+    // The root has no derivative at 0. The limit is too small to change a divisor in float32.
     let variance = c.unary(UnaryOp::Clip { low: f32::MIN_POSITIVE, high: f32::INFINITY }, &variance)?;
     let deviation = c.unary(UnaryOp::Sqrt, &variance)?;
     let divisor = c.affine(&deviation, 1.0, 1e-9)?;

@@ -152,7 +152,7 @@ fn product_of_bits(view: NodeView) -> Result<Decomposition, ModelError> {
 fn unpacked(c: &mut Composer, packed: &Part, rows: u64, columns: u64, bits: i64) -> Result<Part, ModelError> {
     let mut numbers = c.cast(packed, DataType::Float32);
     let mut width = 8;
-    // Halves, and halves of these.
+    // Splits each number into its lower and its upper half until all have `bits` bits.
     while width > bits as u64 {
         numbers = c.reshape(&numbers, &[rows, columns / (width / bits as u64), 1])?;
         width /= 2;
