@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use forebay_base::{Command, Region};
 use forebay_device::{Device, DeviceError, Readable};
@@ -98,4 +99,51 @@ pub fn bytes_that_are_only_read(device: &dyn Device) {
     assert_eq!(last, [Numbers::at(BYTES - 1)]);
     device.destroy_stream(stream);
     [file, block, placed].into_iter().for_each(|memory| device.destroy_memory(memory));
+}
+
+/// Bytes that are slow to read.
+#[derive(Debug, Default)]
+struct Slow {
+    is_read_now: AtomicBool,
+}
+
+impl Readable for Slow {
+    fn size_bytes(&self) -> u64 {
+        BYTES
+    }
+
+    fn read(&self, _: u64, into: &mut [u8]) -> Result<(), String> {
+        self.is_read_now.store(true, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(50));
+        into.fill(1);
+        self.is_read_now.store(false, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+/// Checks that a wait for a stream is for the copy that is running there, even if the device has failed meanwhile: its memory can be freed
+/// afterwards.
+///
+/// # Panics
+/// If the device does anything else.
+pub fn a_wait_after_a_failure_is_for_what_is_running(device: &dyn Device) {
+    const SIZE_BYTES: u64 = 4096;
+    let (slow, broken) = (Arc::new(Slow::default()), Arc::new(Numbers { fail: AtomicBool::new(true) }));
+    let files = [device.create_read_only(slow.clone()).unwrap(), device.create_read_only(broken).unwrap()];
+    let block = device.create_host_block(2 * SIZE_BYTES).unwrap();
+    let streams = [(); 2].map(|()| device.create_stream("read", 0).unwrap());
+    let copy = |number: usize| Command::Copy {
+        stream: streams[number],
+        from: Region::new(files[number], 0, SIZE_BYTES),
+        to: Region::new(block, number as u64 * SIZE_BYTES, SIZE_BYTES),
+    };
+    device.submit(&[copy(0), copy(1)]).unwrap();
+    while device.submit(&[]).is_ok() {
+        std::thread::yield_now();
+    }
+    assert!(device.synchronize(streams[0]).is_err());
+    assert!(!slow.is_read_now.load(Ordering::SeqCst), "the copy is still running");
+    device.recover().unwrap();
+    streams.into_iter().for_each(|stream| device.destroy_stream(stream));
+    files.into_iter().chain([block]).for_each(|memory| device.destroy_memory(memory));
 }

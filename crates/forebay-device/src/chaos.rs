@@ -243,11 +243,15 @@ fn schedule(device: &dyn Device, shared: &Shared) {
     }
 }
 
-/// Runs commands together, each in its own stream, and waits for them.
+/// Runs commands together, each in its own stream, and waits for all of them, even if one fails.
 fn run(device: &dyn Device, chosen: &[(u64, Command)]) -> Result<(), DeviceError> {
     let commands: Vec<Command> = chosen.iter().map(|(_, command)| command.clone()).collect();
     device.submit(&commands)?;
-    commands.iter().filter_map(Command::stream).try_for_each(|stream| device.synchronize(stream))
+    let mut outcome = Ok(());
+    for stream in commands.iter().filter_map(Command::stream) {
+        outcome = outcome.and(device.synchronize(stream));
+    }
+    outcome
 }
 
 impl Device for ChaosDevice {

@@ -49,11 +49,12 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// Returns the number of processes.
     fn size(&self) -> usize;
 
-    /// Starts an exchange and returns at once. `done` is called when everything has been sent and received, on any thread; it does not
-    /// block.
+    /// Starts an exchange and returns at once. `done` is called when everything has been sent and received, or when the exchange is given
+    /// up, on any thread; it does not block.
     ///
     /// # Safety
-    /// All bytes must be live until `done` is called. Until then, nothing else may write the bytes sent or touch the bytes received.
+    /// All bytes must be live until `done` reports success, and forever if it reports a failure, because messages that were given up can
+    /// still arrive. Until `done` reports success, nothing else may write the bytes sent or touch the bytes received.
     unsafe fn start(&self, messages: Messages, done: Done);
 
     /// Ends the connection and waits for the other processes to do the same. Exchanges that are started afterwards fail.
@@ -153,18 +154,19 @@ fn transfer(
     let done = Box::new(move |outcome| {
         let _ = sender.send(outcome);
     });
-    // SAFETY: both live until the outcome is known, or forever, and nothing touches them before.
+    // SAFETY: both live until everything was sent and received, or forever, and nothing touches them before.
     unsafe { communicator.start(messages, done) };
     let outcome = match patience {
         None => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
         Some(patience) => receive_within(&receiver, patience),
     };
+    if let Ok(Ok(())) = outcome {
+        return Ok(Some((own, receives)));
+    }
+    // Messages of an exchange that was given up can still arrive.
+    std::mem::forget((own, receives));
     match outcome {
-        Ok(Ok(())) => Ok(Some((own, receives))),
         Ok(Err(reason)) => Err(reason),
-        Err(_) => {
-            std::mem::forget((own, receives));
-            Ok(None)
-        }
+        _ => Ok(None),
     }
 }

@@ -123,12 +123,15 @@ impl fmt::Display for DeviceError {
                 write!(f, "the device cannot provide {requested_bytes} bytes for {what}: {reason}")
             }
             DeviceError::Refused { what, reason } => write!(f, "the system refused to provide {what}: {reason}"),
-            DeviceError::Spill { folder, action, bytes, reason } => write!(
-                f,
-                "cannot {action} {bytes} bytes of a spill file in {}: {reason} (free space there, or name another \
-                 folder with --spill-dir)",
-                folder.display()
-            ),
+            DeviceError::Spill { folder, action, bytes, reason } => {
+                let advice = if *action == "read" { "its disk may be failing:" } else { "free space there, or" };
+                write!(
+                    f,
+                    "cannot {action} {bytes} bytes of a spill file in {}: {reason} ({advice} name another folder with \
+                     --spill-dir)",
+                    folder.display()
+                )
+            }
             DeviceError::Read { reason } => f.write_str(reason),
             DeviceError::Unsupported { kernel, reason } => write!(f, "{kernel} cannot run: {reason}"),
             DeviceError::Setting { reason } => f.write_str(reason),
@@ -322,10 +325,11 @@ pub trait Device: Send + Sync {
     /// Failures of mapping, and a sticky failure of the device.
     fn submit(&self, commands: &[Command]) -> Result<(), DeviceError>;
 
-    /// Waits until every command submitted to the stream is complete.
+    /// Waits until every command submitted to the stream is complete. If the device has failed, waits until none of them is running any
+    /// more, so that their memory can be freed.
     ///
     /// # Errors
-    /// The first failure inside the stream.
+    /// A sticky failure of the device.
     fn synchronize(&self, stream: StreamId) -> Result<(), DeviceError>;
 
     /// Waits until nothing is running, and clears a failure that left all memories usable, such as a failure of a spill file. Commands that
@@ -338,10 +342,11 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
-    /// Waits until a generation of the event has fired.
+    /// Waits until a generation of the event has fired. If the device has failed, does not wait: commands before the record may still be
+    /// running.
     ///
     /// # Errors
-    /// A failure that keeps it from firing.
+    /// A sticky failure of the device, even if the generation has fired: commands before its record may have failed or been skipped.
     fn wait_event(&self, event: EventId, generation: u64) -> Result<(), DeviceError>;
 
     /// Returns the latest generation of the event that has fired, or 0 if none has.

@@ -5,10 +5,13 @@
 //! instead.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::cell::Cell;
 
-/// The number of bytes of the latest request that the system refused; 0 before the first.
-static REFUSED_BYTES: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    /// The number of bytes of the thread's latest request if the system refused it, otherwise 0: an abort after a request that succeeded
+    /// has another cause. It needs no initialisation and no destructor, so allocators and signal handlers may use it.
+    static REFUSED_BYTES: Cell<usize> = const { Cell::new(0) };
+}
 
 const BEFORE: &[u8] = b"error: out of memory: the system refused ";
 const AFTER: &[u8] = b" bytes (lower --device-memory or --host-memory, use a smaller batch, or raise the limit)\n";
@@ -16,11 +19,9 @@ const AFTER: &[u8] = b" bytes (lower --device-memory or --host-memory, use a sma
 /// The system's allocator, which also remembers refused requests.
 pub struct Allocator;
 
-/// Remembers a refusal.
+/// Remembers whether a request was refused.
 fn watched(address: *mut u8, bytes: usize) -> *mut u8 {
-    if address.is_null() {
-        REFUSED_BYTES.store(bytes, Ordering::Relaxed);
-    }
+    REFUSED_BYTES.set(if address.is_null() { bytes } else { 0 });
     address
 }
 
@@ -47,8 +48,8 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// Makes an abort after a refused allocation end the process with a message and exit code 1. Other aborts are unaffected. The program's
-/// allocator has to be [`Allocator`].
+/// Makes an abort right after a refused allocation end the process with a message and exit code 1. Other aborts are unaffected. The
+/// program's allocator has to be [`Allocator`].
 pub fn install() {
     // SAFETY: the handler only calls functions that signal handlers may call.
     unsafe { libc::signal(libc::SIGABRT, aborted as extern "C" fn(libc::c_int) as libc::sighandler_t) };
@@ -56,7 +57,8 @@ pub fn install() {
 
 /// Handles the signal of an abort. It allocates nothing and calls only async-signal-safe functions.
 extern "C" fn aborted(_: libc::c_int) {
-    let bytes = REFUSED_BYTES.load(Ordering::Relaxed);
+    // The thread that aborts gets the signal.
+    let bytes = REFUSED_BYTES.get();
     if bytes == 0 {
         // The signal has another cause: it is raised again, without a handler, when this one returns. SAFETY: both calls are
         // async-signal-safe.
@@ -114,6 +116,10 @@ mod tests {
             // The compiler may omit an allocation if only its address is looked at.
             assert!(std::hint::black_box(Allocator.alloc(std::hint::black_box(huge))).is_null());
         }
-        assert_eq!(REFUSED_BYTES.load(Ordering::Relaxed), isize::MAX as usize - 4096);
+        assert_eq!(REFUSED_BYTES.get(), isize::MAX as usize - 4096);
+        // Someone handled the refusal and went on.
+        // SAFETY: as above.
+        unsafe { Allocator.dealloc(std::hint::black_box(Allocator.alloc(layout)), layout) };
+        assert_eq!(REFUSED_BYTES.get(), 0);
     }
 }

@@ -9,8 +9,8 @@ use forebay_base::{Command, MemoryId, Region, StreamId};
 use forebay_device::chaos::ChaosDevice;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
-use forebay_device::{Device, DeviceError};
-use forebay_device_testing::read_only::bytes_that_are_only_read;
+use forebay_device::{Device, DeviceError, Readable};
+use forebay_device_testing::read_only::{a_wait_after_a_failure_is_for_what_is_running, bytes_that_are_only_read};
 use forebay_testing::Random;
 
 const MIB: u64 = 1 << 20;
@@ -217,6 +217,7 @@ fn fails_and_recovers(folder: &Folder, device: Arc<dyn Device>) {
     assert!(matches!(error, DeviceError::Spill { action: "write", bytes: MIB, .. }), "{text}");
     assert!(text.contains("No space left on device") && text.contains("--spill-dir"), "{text}");
     assert!(text.contains(&folder.0.display().to_string()), "{text}");
+    assert!(text.contains("free space"), "{text}");
     assert_eq!(bench.device.submit(&[]).unwrap_err(), error);
     assert_eq!(folder.entries(), 0);
     // Memory is as usable as before; writing fails again.
@@ -261,4 +262,48 @@ fn bytes_that_are_only_read_come_as_they_are() {
     // The buffers for spill files do not fit, and are not needed.
     let tight = HostOptions { host_memory_bytes: Some(10 * MIB), ..HostOptions::default() };
     bytes_that_are_only_read(&host(tight));
+}
+
+#[test]
+fn a_read_that_fails_is_no_matter_of_space() {
+    let (folder, reason) = ("here".into(), "Input/output error".to_string());
+    let text = DeviceError::Spill { folder, action: "read", bytes: 4096, reason }.to_string();
+    assert!(text.contains("cannot read 4096 bytes of a spill file in here: Input/output error"), "{text}");
+    assert!(text.contains("--spill-dir") && !text.contains("free space"), "{text}");
+}
+
+/// Bytes whose reader has a fault.
+#[derive(Debug)]
+struct Faulty;
+
+impl Readable for Faulty {
+    fn size_bytes(&self) -> u64 {
+        MIB
+    }
+
+    fn read(&self, offset_bytes: u64, _: &mut [u8]) -> Result<(), String> {
+        panic!("no byte {offset_bytes}")
+    }
+}
+
+#[test]
+fn a_read_that_panics_is_a_failure() {
+    let device = host(HostOptions::default());
+    let file = device.create_read_only(Arc::new(Faulty)).unwrap();
+    let block = device.create_host_block(MIB).unwrap();
+    let stream = device.create_stream("test", 0).unwrap();
+    let [from, to] = [file, block].map(|memory| Region::new(memory, 0, MIB));
+    device.submit(&[Command::Copy { stream, from, to }]).unwrap();
+    let error = device.synchronize(stream).unwrap_err();
+    assert!(matches!(error, DeviceError::Lost { .. }), "{error}");
+    assert!(error.to_string().contains("panicked: no byte 0"), "{error}");
+}
+
+#[test]
+fn after_a_failure_waits_are_for_what_is_running() {
+    a_wait_after_a_failure_is_for_what_is_running(&host(HostOptions::default()));
+    for seed in 1..=4 {
+        let inner = Arc::new(host(HostOptions::default()));
+        a_wait_after_a_failure_is_for_what_is_running(&ChaosDevice::new(inner, seed).unwrap());
+    }
 }

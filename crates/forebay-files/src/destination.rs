@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::fs::{Access, AtFlags, CWD, StatxAttributes, StatxFlags, accessat, statx};
 
 use crate::temporary::Temporary;
 
@@ -76,6 +76,12 @@ impl Destination {
             _ => {
                 if let Some(old) = &old {
                     may_replace(&path, old)?;
+                    if is_mount_point(&path) {
+                        return refused(
+                            "it is mounted on its own, as a file in a container can be, and cannot be replaced; mount its folder \
+                             instead, or choose another place",
+                        );
+                    }
                 }
                 Ok(Destination::File { path, old })
             }
@@ -116,6 +122,12 @@ fn descriptor(path: PathBuf) -> Stream {
         Some(b"2") if own => Stream::Error,
         _ => Stream::Path(path),
     }
+}
+
+/// Whether something is mounted at a path: a folder, or a single file. False if the system does not say.
+fn is_mount_point(path: &Path) -> bool {
+    let found = statx(CWD, path, AtFlags::empty(), StatxFlags::empty());
+    found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
 /// Fails for a file that the user has protected. A privileged user may write anything, so the permissions are checked as well.
@@ -192,4 +204,19 @@ fn check_room(folder: &Path) -> io::Result<()> {
     use std::io::Write;
     let mut probe = Temporary::new(folder, "forebay".as_ref())?;
     probe.file().write_all(&[0; PROBE_BYTES])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_are_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, b"content").unwrap();
+        assert!(is_mount_point(Path::new("/proc")));
+        assert!(!is_mount_point(&file) && !is_mount_point(Path::new("/proc/version")));
+        assert!(!is_mount_point(&folder.path().join("missing")));
+    }
 }

@@ -91,7 +91,7 @@ pub struct FolderLock {
     /// The process that took the lock.
     process: u32,
     /// Holds the lock while it is open.
-    _file: File,
+    file: File,
 }
 
 impl FolderLock {
@@ -121,14 +121,12 @@ impl FolderLock {
                 Err(_) => {}
             }
             // The previous holder may have removed the file after it was opened here.
-            let ours = file.metadata()?;
-            let is_same = |there: fs::Metadata| (there.dev(), there.ino()) == (ours.dev(), ours.ino());
-            if !fs::symlink_metadata(&path).is_ok_and(is_same) {
+            if !is_at(&file, &path) {
                 continue;
             }
             file.set_len(0)?;
             file.write_all(format!("{}\n", std::process::id()).as_bytes())?;
-            return Ok(FolderLock { path, folder: folder.to_owned(), made, process: std::process::id(), _file: file });
+            return Ok(FolderLock { path, folder: folder.to_owned(), made, process: std::process::id(), file });
         }
         Err(LockError::Held { process: None })
     }
@@ -163,12 +161,24 @@ impl Drop for FolderLock {
         if self.process != std::process::id() {
             return;
         }
-        // The lock is still held here, so the file is ours. If it stays, it locks nothing.
+        // The folder may have been removed, and another one made and locked in its place.
+        if !is_at(&self.file, &self.path) {
+            return;
+        }
+        // The lock is still held here. If the file stays, it locks nothing.
         let _ = fs::remove_file(&self.path);
         if self.made {
             // Fails if something has been written to the folder, as it should.
             let _ = fs::remove_dir(&self.folder);
         }
+    }
+}
+
+/// Returns whether a path names this open file.
+fn is_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(ours), Ok(there)) => (there.dev(), there.ino()) == (ours.dev(), ours.ino()),
+        _ => false,
     }
 }
 
@@ -219,6 +229,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(".lock"), "4194304\n").unwrap();
         FolderLock::take(folder.path(), ".lock").unwrap();
+    }
+
+    #[test]
+    fn a_lock_whose_folder_was_removed_leaves_the_next_one_alone() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("folder");
+        let old = FolderLock::take(&folder, ".lock").unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        let _new = FolderLock::take(&folder, ".lock").unwrap();
+        drop(old);
+        assert!(matches!(FolderLock::take(&folder, ".lock"), Err(LockError::Held { .. })));
     }
 
     #[test]

@@ -54,9 +54,7 @@ impl Pending {
         match Destination::of(path)? {
             Destination::File { path, old } => {
                 let mut file = Temporary::new(folder_of(&path), path.file_name().unwrap_or_default())?;
-                let mut writer = BufWriter::new(file.file());
-                fill(&mut writer)?;
-                let complete = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
+                let complete = written(file.file(), fill)?;
                 if let Some(old) = &old {
                     keep_permissions(complete, old)?;
                 }
@@ -74,7 +72,7 @@ impl Pending {
     /// Moves the content to its destination.
     ///
     /// # Errors
-    /// The system's error; an existing file is then unchanged.
+    /// The system's error. An existing file is then unchanged, unless only the last part failed, making the replacement durable.
     pub fn commit(self) -> io::Result<()> {
         match self.way {
             Way::Replace { path, file } => {
@@ -93,7 +91,8 @@ impl Pending {
 /// Writes a file as a whole, or not at all.
 ///
 /// # Errors
-/// The reason why the file cannot be written, without the path; an existing file is then unchanged.
+/// The reason why the file cannot be written, without the path. An existing file is then unchanged, with the exception in
+/// [`Pending::commit`].
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Pending::new(path, |file| file.write_all(bytes))?.commit()
 }
@@ -130,10 +129,33 @@ fn open(stream: &Stream) -> io::Result<File> {
     }
 }
 
-/// Makes a rename in a folder durable. This is impossible for a folder that can be written but not read, and need not fail.
+/// Returns a file after `fill` has written to it.
+pub(crate) fn written(file: &mut File, fill: impl FnOnce(&mut dyn Content) -> io::Result<()>) -> io::Result<&mut File> {
+    let mut writer = BufWriter::new(file);
+    fill(&mut writer)?;
+    writer.into_inner().map_err(io::IntoInnerError::into_error)
+}
+
+/// Makes a rename in a folder durable. This is impossible for a folder that can be written but not read, and on file systems that store
+/// folders in their own time, such as SMB; it need not fail there.
 pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
-    match File::open(folder) {
-        Ok(folder) => folder.sync_all(),
-        Err(_) => Ok(()),
+    let Ok(folder) = File::open(folder) else { return Ok(()) };
+    match folder.sync_all() {
+        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
+        result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_that_cannot_be_synchronized_are_no_failure() {
+        // The system's own folders answer as those of SMB do.
+        let folder = Path::new("/proc/self");
+        assert_eq!(File::open(folder).unwrap().sync_all().unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        sync_folder(folder).unwrap();
+        sync_folder(tempfile::tempdir().unwrap().path()).unwrap();
     }
 }

@@ -1,11 +1,10 @@
 //! Content that is named last, because its name depends on the content.
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::pending::{Content, explained, sync_folder};
+use crate::pending::{Content, explained, sync_folder, written};
 use crate::temporary::Temporary;
 
 /// Content that is complete and safe on its file system, but has no name yet. If dropped, it is discarded.
@@ -48,18 +47,11 @@ impl Unnamed {
     /// Gives the content its name in the folder, replacing whatever has that name now.
     ///
     /// # Errors
-    /// The system's error; an existing file is then unchanged.
+    /// The system's error. An existing file is then unchanged, unless only the last part failed, making the replacement durable.
     pub fn commit(self, name: &OsStr) -> io::Result<()> {
         self.file.persist(&self.folder.join(name))?;
         sync_folder(&self.folder)
     }
-}
-
-/// Returns a file after `fill` has written to it.
-fn written(file: &mut File, fill: impl FnOnce(&mut dyn Content) -> io::Result<()>) -> io::Result<&mut File> {
-    let mut writer = BufWriter::new(file);
-    fill(&mut writer)?;
-    writer.into_inner().map_err(io::IntoInnerError::into_error)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use forebay_base::narrow::{self, Narrowing};
 use forebay_base::{DataType, TensorDesc, rounded_to_odd};
 use half::{bf16, f16};
 
-use super::operands::broadcast_strides;
+use super::operands::{BINDING_ALIGNMENT_BYTES, broadcast_strides};
 use super::{Bound, Dispatch, Operand, Shader, Target, groups};
 
 /// The number of elements, or of words of smaller elements, that a workgroup computes.
@@ -18,8 +18,6 @@ const ITEMS_PER_GROUP: u64 = 256 * 4;
 const ELEMENTS_MAX: u64 = 1 << 31;
 /// The maximum number of parts of one launch. If an operand's elements are not visited in memory order, cutting helps little.
 const PARTS_MAX: usize = 64;
-/// The alignment of bindings in bytes.
-const BINDING_ALIGNMENT_BYTES: u64 = 256;
 
 /// How an operand's elements are laid out in memory.
 #[derive(Clone, Debug)]
@@ -226,7 +224,7 @@ impl Elements {
     /// Returns the first and last positions that an operand's elements occupy.
     fn extent(&self, layout: &Layout) -> (i64, i64) {
         let reaches = self.sizes.iter().zip(&layout.strides).map(|(&size, &stride)| (size as i64 - 1) * stride);
-        let (below, above): (Vec<i64>, Vec<i64>) = reaches.partition(|&device_address| device_address < 0);
+        let (below, above): (Vec<i64>, Vec<i64>) = reaches.partition(|&reach| reach < 0);
         (layout.first + below.iter().sum::<i64>(), layout.first + above.iter().sum::<i64>())
     }
 

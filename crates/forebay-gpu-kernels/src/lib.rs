@@ -85,7 +85,7 @@ pub enum Operand {
     Read(usize),
     /// An operand that the launch writes.
     Write(usize),
-    /// The launch's workspace, used by a single dispatch.
+    /// The launch's workspace, as scratch.
     Workspace,
     /// The launch's workspace, which one dispatch writes as its result and a later dispatch reads as an operand.
     Between,

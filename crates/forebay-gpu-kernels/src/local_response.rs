@@ -2,6 +2,7 @@
 
 use forebay_base::{Kernel, TensorDesc};
 
+use super::operands::bindings;
 use super::shaders::LOCAL_RESPONSE;
 use super::spatial::{by_images, check_packed, require_float32};
 use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, unsupported};
@@ -42,7 +43,7 @@ pub(super) fn lower(
         Dispatch {
             shader: &LOCAL_RESPONSE,
             constants: vec![u32::from(gradient)],
-            bindings: operands.map(|(operand, _)| operand.into()).to_vec(),
+            bindings: bindings(operands.map(|(operand, _)| operand)),
             parameters: vec![
                 groups[0],
                 elements as u32,

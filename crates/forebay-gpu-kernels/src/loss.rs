@@ -6,7 +6,7 @@ use forebay_base::kernel::reduction_block_of_losses;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::channels::mean_squares;
-use super::operands::{bindings, exactly, require_packed, require_type};
+use super::operands::{bindings, exactly, index_words, require_packed, require_type};
 use super::parts::{Beginning, Rows, parts};
 use super::shaders::{self, Shader};
 use super::strided_layout::StridedLayout;
@@ -166,11 +166,7 @@ fn parameters(
     labels: &TensorDesc,
     groups: u64,
 ) -> Result<Vec<u32>, String> {
-    let label_words = match labels.data_type() {
-        DataType::Int64 => 2,
-        DataType::Int32 => 1,
-        other => return Err(format!("labels must be int32 or int64, not {other}")),
-    };
+    let label_words = u64::from(index_words(labels, "labels")?);
     if !labels.is_packed() || labels.element_count() != layout.positions() || layout.classes > i32::MAX as u64 {
         return Err(format!(
             "labels {labels} do not match {} classes at {} positions",

@@ -12,6 +12,7 @@ use super::shaders::{
     MATMUL_128X128_BF16_COOPERATIVE_VECTORIZED, MATMUL_128X128_F16, MATMUL_128X128_F16_COOPERATIVE,
     MATMUL_128X128_F16_COOPERATIVE_VECTORIZED, MATMUL_128X128_VECTORIZED,
 };
+use super::target::{GROUPS_MIN, LARGE_TILE_BYTES};
 use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, unsupported};
 
 /// Shaders with tiles of 32, 64 and 128 rows and columns.
@@ -32,8 +33,6 @@ const LARGE_COOPERATIVE: [CooperativeBuilds; 2] = [
 ];
 /// Vectorized shaders require rows to begin at multiples of this number of elements: 16 bytes of the smallest type.
 const VECTOR_ELEMENTS: u64 = 8;
-/// The bytes of shared memory that the largest tile needs.
-const LARGE_TILE_BYTES: u32 = 32 << 10;
 /// The maximum number of levels of the sum tree above a product's blocks (`LEVELS_MAX` in `kernels/matmul.slang`): for the largest tiles,
 /// for cooperative-matrix tiles of 64 rows and columns, and for all others.
 const LARGE_LEVELS: u32 = 8;
@@ -41,8 +40,6 @@ const COOPERATIVE_LEVELS: u32 = 16;
 const LEVELS: u32 = 24;
 /// A block consists of whole groups of the terms that are in shared memory at once.
 const _: () = assert!(PRODUCT_TERMS.is_multiple_of(32));
-/// The number of workgroups that keeps a device busy: larger tiles are used only if they leave at least as many.
-const GROUPS_MIN: u64 = 128;
 
 /// The sizes of one product, and the strides of the rows and columns of the summand's matrix.
 struct Product {

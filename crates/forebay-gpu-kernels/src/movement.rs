@@ -5,7 +5,7 @@ use forebay_base::kernel::{PadMode, ScatterOp};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::elements::{Elements, Kind, Layout, Task, bits_of, divisor};
-use super::operands::exactly;
+use super::operands::{bindings, exactly, index_words};
 use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, shaders, unsupported};
 
 /// The number of dimensions in the table of `movement_pad.slang`: those of a tensor, and one more for elements of two words.
@@ -153,11 +153,7 @@ fn axis_of(axis: usize, data: &TensorDesc, indices: &TensorDesc, y: &TensorDesc)
     if let Some(strided) = [data, indices, y].iter().find(|desc| !desc.is_packed()) {
         return Err(format!("{strided} must be packed"));
     }
-    let index_words = match indices.data_type() {
-        DataType::Int64 => 2,
-        DataType::Int32 => 1,
-        other => return Err(format!("indices must be int32 or int64, not {other}")),
-    };
+    let index_words = index_words(indices, "indices")?;
     let sizes = data.sizes();
     let Some(&size) = sizes.get(axis) else {
         return Err(format!("{data} has no axis {axis}"));
@@ -217,7 +213,7 @@ fn gather_gradient(
     let mut parameters = vec![groups[0]];
     parameters.extend(numbers.map(|number| number as u32));
     parameters.extend([index_words, groups_per_row as u32, outer as u32]);
-    let bindings = [Operand::Read(0), Operand::Read(1), Operand::Write(0), Operand::Fault].map(Into::into).to_vec();
+    let bindings = bindings([Operand::Read(0), Operand::Read(1), Operand::Write(0), Operand::Fault]);
     let shader = &shaders::MOVEMENT_GATHER_GRADIENT;
     Ok(vec![Dispatch { shader, constants: Vec::new(), bindings, parameters, groups }])
 }
@@ -232,11 +228,7 @@ fn scatter(op: ScatterOp, reads: &[TensorDesc], y: &TensorDesc, gpu: &Target) ->
     for desc in [data, indices, updates, y] {
         require_numbered(desc)?;
     }
-    let index_words = match indices.data_type() {
-        DataType::Int64 => 2,
-        DataType::Int32 => 1,
-        other => return Err(format!("indices must be int32 or int64, not {other}")),
-    };
+    let index_words = index_words(indices, "indices")?;
     let (data_type, bytes) = (y.data_type(), y.data_type().size_bytes());
     let kind = Kind::of(data_type);
     let is_small_integer = bytes < 4 && matches!(kind, Kind::Signed | Kind::Unsigned);
@@ -255,7 +247,7 @@ fn scatter(op: ScatterOp, reads: &[TensorDesc], y: &TensorDesc, gpu: &Target) ->
     parameters.push(index_words);
     let operands = [Operand::Read(0), Operand::Read(1), Operand::Read(2), Operand::Write(0), Operand::Fault];
     let constants = vec![op.opcode(), kind.opcode(), bytes.min(4) as u32];
-    let bindings = operands.map(Into::into).to_vec();
+    let bindings = bindings(operands);
     Ok(vec![Dispatch { shader: &shaders::MOVEMENT_SCATTER, constants, bindings, parameters, groups }])
 }
 

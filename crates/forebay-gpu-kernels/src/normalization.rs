@@ -6,7 +6,7 @@ use forebay_base::kernel::{Activation, Summing, check_group_size};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::channels::{are_shared, is_relu};
-use super::operands::{bindings, exactly, for_type, format_of, require_packed};
+use super::operands::{BINDING_ALIGNMENT_BYTES, bindings, exactly, for_type, format_of, require_packed};
 use super::parts::{Beginning, Rows, parts};
 use super::rows::RowGroups;
 use super::shaders::{self, Shader};
@@ -23,8 +23,6 @@ const RUN_ELEMENTS: u64 = 32;
 const WIDE_SAMPLES: u64 = 32_768;
 const WIDE_WORKGROUP_SIZE: u32 = 1024;
 const WIDE_SHARED_BYTES: u32 = WIDE_WORKGROUP_SIZE * 16 + (WIDE_WORKGROUP_SIZE / 64 + 34) * 32;
-/// The alignment of offsets in the workspace, as bindings require it.
-const WORKSPACE_ALIGNMENT: u64 = 256;
 /// The bytes of the sums that a workgroup of a layer's gradient has for each position in a row.
 const LAYER_SUM_BYTES: u64 = 8;
 
@@ -322,7 +320,7 @@ fn formats_of([(_, x), _, (_, dy)]: &[(Operand, &TensorDesc); 3]) -> Vec<u32> {
 
 /// Returns the bytes of a table of sums in the workspace.
 fn sums_bytes(rows: u64, channels: u64) -> u64 {
-    (8 * rows * channels).next_multiple_of(WORKSPACE_ALIGNMENT)
+    (8 * rows * channels).next_multiple_of(BINDING_ALIGNMENT_BYTES)
 }
 
 /// Returns the bindings of all operands.

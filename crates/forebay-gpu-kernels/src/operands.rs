@@ -9,6 +9,9 @@ use super::{Bound, Operand};
 /// which loops step once.
 pub(super) const COUNT_MAX: u64 = (1 << 32) - (1 << 16);
 
+/// The alignment of bindings in bytes: a multiple of every device's.
+pub(super) const BINDING_ALIGNMENT_BYTES: u64 = 256;
+
 /// # Errors
 /// If an operand has more elements than a shader can count.
 pub(super) fn require_countable(descs: &[TensorDesc]) -> Result<(), String> {
@@ -88,6 +91,18 @@ pub(super) fn format_of(data_type: DataType) -> u32 {
         DataType::Float16 => 1,
         DataType::BFloat16 => 2,
         _ => 0,
+    }
+}
+
+/// Returns the number of words of an index.
+///
+/// # Errors
+/// If `what` is not int32 or int64.
+pub(super) fn index_words(desc: &TensorDesc, what: &str) -> Result<u32, String> {
+    match desc.data_type() {
+        DataType::Int64 => Ok(2),
+        DataType::Int32 => Ok(1),
+        other => Err(format!("{what} must be int32 or int64, not {other}")),
     }
 }
 

@@ -1,15 +1,16 @@
 //! Optimizers, which update parameters and their state in place.
 
+use std::ops::Range;
+
 use forebay_base::kernel::quantization::{QUANTIZATION_BLOCK, QuantizationMap, SIGNED, UNSIGNED};
 use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::{Bound, Dispatch, Lowered, Operand, Shader, Target, Unsupported, groups, shaders, unsupported};
+use super::parts::{Beginning, Rows, parts};
+use super::{Bound, Dispatch, Lowered, Operand, Target, Unsupported, groups, shaders, unsupported};
 
 /// The number of elements that a workgroup updates.
 const ELEMENTS_PER_GROUP: u64 = 256 * 4;
-/// Operands larger than a binding are cut at multiples of this number of elements, which is a multiple of every binding's alignment.
-const CUT_ELEMENTS: u64 = 256;
 
 /// Lowers a kernel of this family.
 pub(super) fn lower(
@@ -50,39 +51,39 @@ pub(super) fn lower(
         Kernel::Adam { decoupled, decays } => (&shaders::OPTIMIZER_ADAM, [decays, decoupled]),
         _ => return Err(unsupported(kernel, "not an optimizer")),
     };
-    let dispatches = parts(shader, flags, reads, writes, gpu);
-    Ok(Lowered::from(dispatches))
-}
-
-/// Returns dispatches that each process as many elements as bindings hold.
-fn parts(
-    shader: &'static Shader,
-    flags: [bool; 2],
-    reads: &[TensorDesc],
-    writes: &[TensorDesc],
-    gpu: &Target,
-) -> Vec<Dispatch> {
-    let count = writes[0].element_count();
-    let most = (gpu.binding_bytes_max / 4 / CUT_ELEMENTS * CUT_ELEMENTS).clamp(CUT_ELEMENTS, 1 << 31);
-    let mut dispatches = Vec::new();
-    for start in (0..count).step_by(most as usize) {
-        let length = most.min(count - start);
-        let part = |operand: Operand| match length == count {
-            true => operand.into(),
-            false => Bound { operand, offset_bytes: start * 4, size_bytes: Some(length * 4) },
-        };
-        let hyperparameters = reads.len() - 1;
-        let reads = reads.iter().enumerate().map(|(number, desc)| match desc.data_type() {
-            DataType::Float32 if number != hyperparameters => part(Operand::Read(number)),
-            // The hyperparameters, or the step.
-            _ => Operand::Read(number).into(),
-        });
-        let bindings = reads.chain((0..writes.len()).map(|number| part(Operand::Write(number)))).collect();
+    let (count, hyperparameters) = (writes[0].element_count(), reads.len() - 1);
+    let element_bytes = |operand: Operand| match operand {
+        // The hyperparameters, or the step.
+        Operand::Read(number) if number == hyperparameters || reads[number].data_type() == DataType::Int64 => None,
+        _ => Some(4),
+    };
+    let dispatch = |part: &Range<u64>, bindings: Vec<Bound>| {
+        let length = part.end - part.start;
         let groups = groups(length.div_ceil(ELEMENTS_PER_GROUP), gpu);
         let parameters = vec![groups[0], length as u32, flags[0].into(), flags[1].into()];
-        dispatches.push(Dispatch { shader, constants: Vec::new(), bindings, parameters, groups });
-    }
-    dispatches
+        Dispatch { shader, constants: Vec::new(), bindings, parameters, groups }
+    };
+    let operands = [reads.len(), writes.len()];
+    Ok(Lowered::from(in_parts(operands, count, element_bytes, gpu, dispatch)))
+}
+
+/// Returns dispatches that each update as many rows as bindings hold. `row_bytes` returns the number of bytes of a row of an operand, or
+/// `None` for an operand of which every part needs all.
+fn in_parts(
+    [reads, writes]: [usize; 2],
+    rows: u64,
+    row_bytes: impl Fn(Operand) -> Option<u64>,
+    gpu: &Target,
+    dispatch: impl Fn(&Range<u64>, Vec<Bound>) -> Dispatch,
+) -> Vec<Dispatch> {
+    let operands: Vec<Operand> = (0..reads).map(Operand::Read).chain((0..writes).map(Operand::Write)).collect();
+    let slab = |&operand: &Operand| row_bytes(operand).map(|row_bytes| Rows { operand, row_bytes });
+    let slabs: Vec<Rows> = operands.iter().filter_map(slab).collect();
+    let update = |part: &Range<u64>| {
+        let bound = |operand: &Operand| slab(operand).map_or(Bound::from(*operand), |slab| slab.bound(part, rows));
+        dispatch(part, operands.iter().map(bound).collect())
+    };
+    parts(&slabs, rows, Beginning::Aligned, gpu).iter().map(update).collect()
 }
 
 /// The number of storage buffers of the shader of `Adam8Bit`.
@@ -111,42 +112,25 @@ fn adam_8_bit(flags: [bool; 2], reads: &[TensorDesc], writes: &[TensorDesc], gpu
             return Err(format!("{desc} must be {size} packed elements of {data_type}"));
         }
     }
-    let is_of_blocks = |operand: Operand| matches!(operand, Operand::Read(3 | 5) | Operand::Write(2 | 4));
-    let is_codes = |operand: Operand| matches!(operand, Operand::Read(2 | 4) | Operand::Write(1 | 3));
-    // The number of bytes from one block to the next.
     let block_bytes = |operand: Operand| match operand {
+        // The step and the hyperparameters.
         Operand::Read(6 | 7) => None,
-        _ if is_of_blocks(operand) => Some(4),
-        _ if is_codes(operand) => Some(QUANTIZATION_BLOCK),
+        // A scale, codes, numbers.
+        Operand::Read(3 | 5) | Operand::Write(2 | 4) => Some(4),
+        Operand::Read(2 | 4) | Operand::Write(1 | 3) => Some(QUANTIZATION_BLOCK),
         _ => Some(4 * QUANTIZATION_BLOCK),
     };
-    let blocks = count.div_ceil(QUANTIZATION_BLOCK);
-    let most = (gpu.binding_bytes_max / 4 / QUANTIZATION_BLOCK / CUT_BLOCKS * CUT_BLOCKS).max(CUT_BLOCKS);
     let maps: Vec<u32> = [&SIGNED, &UNSIGNED].into_iter().flat_map(words).collect();
-    let mut dispatches = Vec::new();
-    for start in (0..blocks).step_by(most as usize) {
-        let end = blocks.min(start + most);
-        let part = |operand: Operand| match block_bytes(operand).filter(|_| most < blocks) {
-            Some(bytes) => {
-                let is_last = end == blocks;
-                let size_bytes = (!is_last).then_some((end - start) * bytes);
-                Bound { operand, offset_bytes: start * bytes, size_bytes }
-            }
-            None => operand.into(),
-        };
-        let operands = (0..reads.len()).map(Operand::Read).chain((0..writes.len()).map(Operand::Write));
-        let groups = groups(end - start, gpu);
-        let length = count.min(end * QUANTIZATION_BLOCK) - start * QUANTIZATION_BLOCK;
+    let dispatch = |part: &Range<u64>, bindings: Vec<Bound>| {
+        let groups = groups(part.end - part.start, gpu);
+        let length = count.min(part.end * QUANTIZATION_BLOCK) - part.start * QUANTIZATION_BLOCK;
         let mut parameters = vec![groups[0], length as u32, flags[0].into(), flags[1].into()];
         parameters.extend(&maps);
-        let (shader, bindings) = (&shaders::OPTIMIZER_ADAM_8_BIT, operands.map(part).collect());
-        dispatches.push(Dispatch { shader, constants: Vec::new(), bindings, parameters, groups });
-    }
-    Ok(Lowered::from(dispatches))
+        Dispatch { shader: &shaders::OPTIMIZER_ADAM_8_BIT, constants: Vec::new(), bindings, parameters, groups }
+    };
+    let (operands, blocks) = ([reads.len(), writes.len()], count.div_ceil(QUANTIZATION_BLOCK));
+    Ok(Lowered::from(in_parts(operands, blocks, block_bytes, gpu, dispatch)))
 }
-
-/// Operands larger than a binding are cut at multiples of this number of blocks, so that their scales also begin where bindings can.
-const CUT_BLOCKS: u64 = 64;
 
 /// Returns a map as parameters of a shader.
 fn words(map: &QuantizationMap) -> impl Iterator<Item = u32> + '_ {

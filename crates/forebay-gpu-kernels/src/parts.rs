@@ -2,10 +2,8 @@
 
 use std::ops::Range;
 
+use super::operands::BINDING_ALIGNMENT_BYTES;
 use super::{Bound, Operand, Target};
-
-/// The alignment of bindings in bytes.
-const ALIGNMENT_BYTES: u64 = 256;
 
 /// The rows of one operand.
 #[derive(Clone, Copy, Debug)]
@@ -30,10 +28,12 @@ pub(super) fn parts(operands: &[Rows], rows: u64, beginning: Beginning, gpu: &Ta
     let reached_bytes = gpu.binding_bytes_max.min(1 << 32);
     let row_bytes = operands.iter().map(|operand| operand.row_bytes).max().unwrap_or(1).max(1);
     // The number of rows from one that can begin a binding to the next, in all operands: a power of two.
-    let step = |rows: &Rows| ALIGNMENT_BYTES >> rows.row_bytes.trailing_zeros().min(ALIGNMENT_BYTES.trailing_zeros());
+    let step = |rows: &Rows| {
+        BINDING_ALIGNMENT_BYTES >> rows.row_bytes.trailing_zeros().min(BINDING_ALIGNMENT_BYTES.trailing_zeros())
+    };
     let (step, own_bytes) = match beginning {
         Beginning::Aligned => (operands.iter().map(step).max().unwrap_or(1), reached_bytes),
-        Beginning::Anywhere => (1, reached_bytes.saturating_sub(ALIGNMENT_BYTES)),
+        Beginning::Anywhere => (1, reached_bytes.saturating_sub(BINDING_ALIGNMENT_BYTES)),
     };
     let count = own_bytes / row_bytes / step * step;
     if count == 0 || row_bytes.saturating_mul(rows) <= reached_bytes {
@@ -56,7 +56,7 @@ impl Rows {
 
     /// Returns the number of bytes of the binding before the part's first row.
     pub fn before(&self, part: &Range<u64>) -> u64 {
-        part.start * self.row_bytes % ALIGNMENT_BYTES
+        part.start * self.row_bytes % BINDING_ALIGNMENT_BYTES
     }
 }
 
@@ -81,7 +81,7 @@ mod tests {
                 next = part.end;
                 for operand in &operands {
                     let bound = operand.bound(part, rows);
-                    assert_eq!(bound.offset_bytes % ALIGNMENT_BYTES, 0, "{part:?} of {row_bytes}");
+                    assert_eq!(bound.offset_bytes % BINDING_ALIGNMENT_BYTES, 0, "{part:?} of {row_bytes}");
                     let before_bytes = operand.before(part);
                     assert_eq!(bound.offset_bytes + before_bytes, part.start * operand.row_bytes, "{part:?}");
                     let own_bytes = before_bytes + (part.end - part.start) * operand.row_bytes;

@@ -4,7 +4,7 @@ use forebay_base::kernel::{PoolOp, Window};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::operand_type::{Builds, OperandType};
-use super::operands::{format_of, require_computed_in_single, require_type};
+use super::operands::{bindings, format_of, require_computed_in_single, require_type};
 use super::shaders::{POOLING, POOLING_INDICES, POOLING_TO_BF16, POOLING_TO_F16, Shader};
 use super::spatial::{Sliding, Spatial, by_images};
 use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, unsupported};
@@ -105,7 +105,7 @@ impl Pooling {
                     format_of(x.0.data_type()),
                     format_of(dy.0.data_type()),
                 ],
-                bindings: [x.1, dy.1, Operand::Write(0)].map(Into::into).to_vec(),
+                bindings: bindings([x.1, dy.1, Operand::Write(0)]),
                 parameters,
                 groups,
             }

@@ -1,4 +1,5 @@
-//! Kernels that process elements along an axis one after the other, or in an order: `kernels/scan.slang` and `kernels/top_k.slang`.
+//! Kernels that process elements along an axis one after the other, or in an order: `kernels/scan.slang`, `kernels/top_k.slang` and
+//! `kernels/sort.slang`.
 
 use forebay_base::kernel::ScanOp;
 use forebay_base::{DataType, Kernel, TensorDesc};
@@ -11,6 +12,19 @@ use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, shaders, un
 const GROUP: u64 = 256;
 /// The maximum number of elements of a row that a single invocation puts in order.
 const ALONE_MAX: u64 = 128;
+/// The maximum number of elements of a longer row that are found one after another, each among all of the row.
+const FOUND_MAX: u64 = 16;
+/// The maximum number of elements that are looked at one after another to find the first ones of rows: a driver stops dispatches that take
+/// seconds.
+const LOOKS_MAX: u64 = 1 << 32;
+/// The number of rows that even small devices process at the same time.
+const ROWS_AT_ONCE: u64 = 64;
+/// The number of elements of a row that a workgroup of `sort.slang` puts in order, and what its dispatches do.
+const BLOCK: u64 = 1024;
+const SORT_BLOCKS: u32 = 0;
+const COMPARE: u32 = 1;
+const MERGE_BLOCKS: u32 = 2;
+const WRITE: u32 = 3;
 
 /// Lowers a kernel of this family.
 pub(super) fn lower(
@@ -19,14 +33,16 @@ pub(super) fn lower(
     writes: &[TensorDesc],
     gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
-    let lowered = match *kernel {
+    let lowered: Result<Lowered, String> = match *kernel {
         Kernel::TopK { axis, largest, nan_first, last } => {
             top_k(axis, [largest, nan_first, last].map(u32::from), reads, writes, gpu)
         }
-        Kernel::Scan { axis, op, exclusive, reverse } => scan(axis, op, [exclusive, reverse], reads, writes, gpu),
+        Kernel::Scan { axis, op, exclusive, reverse } => {
+            scan(axis, op, [exclusive, reverse], reads, writes, gpu).map(Lowered::from)
+        }
         _ => Err("not a scan".to_owned()),
     };
-    lowered.map(Lowered::from).map_err(|reason| unsupported(kernel, reason))
+    lowered.map_err(|reason| unsupported(kernel, reason))
 }
 
 /// Returns the number of elements before, along and after an axis.
@@ -79,7 +95,7 @@ fn top_k(
     reads: &[TensorDesc],
     writes: &[TensorDesc],
     gpu: &Target,
-) -> Result<Dispatch, String> {
+) -> Result<Lowered, String> {
     let ([x], [y]) = (exactly(reads, "operands")?, exactly(writes, "results")?);
     let ([outer, size, inner], [_, chosen, _]) = (split(x, axis)?, split(y, axis)?);
     require_packed(&[x], x.data_type(), x.element_count())?;
@@ -98,13 +114,92 @@ fn top_k(
         DataType::Float16 => 0x7c00_0000,
         _ => 0x7f80_0000,
     };
-    let team = if size <= ALONE_MAX { 1 } else { GROUP };
     let rows = outer * inner;
+    let mut words = [rows, size, inner, chosen].map(|number| number as u32).to_vec();
+    words.extend(flags);
+    let elements = [x.data_type().size_bytes() as u32, kind.opcode(), infinity];
+    let workspace_bytes = 4 * rows * size;
+    if size > ALONE_MAX && chosen > FOUND_MAX {
+        let most = gpu.workspace_bytes_max;
+        if workspace_bytes <= most {
+            let dispatches = sorted([rows, size, chosen], &words, elements, gpu);
+            return Ok(Lowered { dispatches, ordered: true, workspace_bytes });
+        }
+        let looks = rows.div_ceil(ROWS_AT_ONCE).saturating_mul(chosen.saturating_mul(size));
+        if looks > LOOKS_MAX {
+            return Err(format!(
+                "sorting {rows} rows of {size} elements takes {workspace_bytes} bytes of workspace, but a shader can access only {most}; \
+                 use the host"
+            ));
+        }
+    }
+    let team = if size <= ALONE_MAX { 1 } else { GROUP };
     let groups = groups(rows.div_ceil(GROUP / team), gpu);
-    let mut parameters = vec![groups[0]];
-    parameters.extend([rows, size, inner, chosen].map(|number| number as u32));
-    parameters.extend(flags);
-    let constants = vec![team as u32, x.data_type().size_bytes() as u32, kind.opcode(), infinity];
+    let parameters = [&[groups[0]], &words[..]].concat();
+    let constants = [&[team as u32], &elements[..]].concat();
     let bindings = bindings([Operand::Read(0), Operand::Write(0)]);
-    Ok(Dispatch { shader: &shaders::TOP_K, constants, bindings, parameters, groups })
+    Ok(Dispatch { shader: &shaders::TOP_K, constants, bindings, parameters, groups }.into())
+}
+
+/// Returns the dispatches that put rows in order and write the first elements. `words` are the parameters that describe the rows, and
+/// `elements` the constants that describe their elements.
+fn sorted([rows, size, chosen]: [u64; 3], words: &[u32], elements: [u32; 3], gpu: &Target) -> Vec<Dispatch> {
+    let step = |stage: u32, row_groups: u64, distance: u64, inwards: bool| {
+        let groups = groups(rows * row_groups, gpu);
+        let own = [row_groups as u32, distance as u32, u32::from(inwards)];
+        Dispatch {
+            shader: &shaders::SORT,
+            constants: [&[stage], &elements[..]].concat(),
+            bindings: bindings([Operand::Read(0), Operand::Write(0), Operand::Workspace]),
+            parameters: [&[groups[0]], words, &own].concat(),
+            groups,
+        }
+    };
+    let blocks = size.div_ceil(BLOCK);
+    let mut dispatches = vec![step(SORT_BLOCKS, blocks, 0, false)];
+    let mut run = BLOCK;
+    while run < size {
+        let mut distance = run;
+        while distance >= BLOCK {
+            let comparisons = size.div_ceil(2 * distance) * distance;
+            dispatches.push(step(COMPARE, comparisons.div_ceil(GROUP), distance, distance == run));
+            distance /= 2;
+        }
+        dispatches.push(step(MERGE_BLOCKS, blocks, 0, false));
+        run *= 2;
+    }
+    dispatches.push(step(WRITE, chosen.div_ceil(GROUP), 0, false));
+    dispatches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_elements_are_sorted_instead_of_found_one_after_another() {
+        let lowered = |rows: u64, size: u64, chosen: u64| {
+            let x = TensorDesc::packed(DataType::Float32, &[rows, size]).unwrap();
+            let y = TensorDesc::packed(DataType::Int64, &[rows, chosen]).unwrap();
+            lower(&Kernel::TopK { axis: 1, largest: true, nan_first: true, last: false }, &[x], &[y], &Target::LEAST)
+        };
+        for (size, chosen) in [(1 << 20, 10), (100, 100), (1 << 24, 100)] {
+            // The last one has more indices than the workspace holds.
+            let found = lowered(3, size, chosen).unwrap();
+            assert_eq!((found.dispatches.len(), found.workspace_bytes), (1, 0), "{chosen} of {size}");
+            assert_eq!(found.dispatches[0].shader, &shaders::TOP_K);
+        }
+        // A merge of runs of 2^n blocks: n + 1 comparisons across blocks, and one dispatch inside them.
+        for (size, merges) in [(130, 0), (1024, 0), (1025, 1), (4096, 2), (4097, 3), (1_000_000, 10)] {
+            let sorted = lowered(3, size, size).unwrap();
+            assert_eq!(sorted.dispatches.len(), 2 + merges * (merges + 1) / 2 + merges, "{size}");
+            assert_eq!((sorted.ordered, sorted.workspace_bytes), (true, 4 * 3 * size), "{size}");
+            assert!(sorted.dispatches.iter().all(|dispatch| dispatch.shader == &shaders::SORT));
+        }
+        // Too many for the workspace, and too slow one after another.
+        for (rows, size, chosen) in [(3, 1 << 24, 1 << 24), (1 << 19, 1 << 10, 1 << 10)] {
+            let refusal = lowered(rows, size, chosen).unwrap_err().to_string();
+            assert!(refusal.contains("use the host"), "{refusal}");
+        }
+    }
 }

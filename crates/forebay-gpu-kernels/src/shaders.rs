@@ -120,6 +120,7 @@ shaders! {
     SCAN_U32 = "scan_u32",
     SCAN_U64 = "scan_u64",
     TOP_K = "top_k",
+    SORT = "sort",
     OPTIMIZER_SGD = "optimizer_sgd",
     OPTIMIZER_MOMENTUM = "optimizer_momentum",
     OPTIMIZER_ADAM = "optimizer_adam",

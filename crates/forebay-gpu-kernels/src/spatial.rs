@@ -82,18 +82,16 @@ impl Sliding {
         if all.iter().any(|values| values.len() + 2 != rank) || window.strides.contains(&0) {
             return Err(format!("the window {window:?} does not match {rank} dimensions"));
         }
-        let by_address = (0..rank - 2).any(|d| {
-            let output = u64::from(outputs[5 - rank + d]);
-            let device_address = |count: u64, step: u64| count.saturating_mul(step);
+        let is_too_far = (0..rank - 2).any(|d| {
             let terms = [
-                device_address(output, window.strides[d]),
-                device_address(window.kernel[d], window.dilations[d]),
+                u64::from(outputs[5 - rank + d]).saturating_mul(window.strides[d]),
+                window.kernel[d].saturating_mul(window.dilations[d]),
                 window.pads_begin[d],
                 window.pads_end[d],
             ];
-            terms.iter().fold(0, |sum: u64, &term| sum.saturating_add(term)) >= REACH_MAX
+            terms.into_iter().fold(0, u64::saturating_add) >= REACH_MAX
         });
-        if by_address {
+        if is_too_far {
             return Err(format!("the window {window:?} reaches {REACH_MAX} elements or more"));
         }
         Ok(Sliding {

@@ -47,6 +47,12 @@ pub const BINDINGS: u32 = 11;
 /// The number of invocations in a subgroup of shaders with cooperative matrices (`kernels/cooperative.slang`).
 pub const SUBGROUP_SIZE: u32 = 32;
 
+/// The bytes of shared memory that tiles of 128 rows and columns need.
+pub(super) const LARGE_TILE_BYTES: u32 = 32 << 10;
+
+/// The number of workgroups that keeps a device busy: larger tiles are used only if they leave at least as many.
+pub(super) const GROUPS_MIN: u64 = 128;
+
 impl Target {
     /// Returns the form of a shader that the device can run: the portable form if the device lacks what the usual one needs. Long shaders
     /// that need neither float64 nor 16-bit elements also have a portable form, whose loops are not unrolled, for devices without float64:

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_device::communicator::{Communicator, Done, Messages};
+use forebay_device::communicator::{Communicator, Done, FAILURE_TAG, Messages};
 use forebay_queue::shim::sync::Mutex;
 use forebay_queue::shim::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
 use forebay_queue::shim::thread::{self, JoinHandle};
@@ -68,13 +68,17 @@ fn connect_by(options: Options, handle: Option<usize>) -> Result<Arc<dyn Communi
 /// Makes all MPI calls, until the communicator is gone and all exchanges are over.
 fn serve<Mpi: Calls>(mpi: &Mpi, incoming: &Receiver<Request>, patience: Option<Duration>) {
     let mut exchanges: Vec<Exchange<Mpi::Request>> = Vec::new();
-    let (mut pause, mut is_asked) = (PAUSES[0], true);
+    let (mut pause, mut is_asked, mut has_failed) = (PAUSES[0], true, false);
     while is_asked || !exchanges.is_empty() {
         let next = match exchanges.is_empty() {
             true => incoming.recv().map_err(|_| RecvTimeoutError::Disconnected),
             false => receive_within(incoming, pause),
         };
         match next {
+            // Late messages of the failed exchange would be taken for messages of this one.
+            Ok(Request::Start(messages, done)) if has_failed && messages.tag != FAILURE_TAG => {
+                done(Err("an earlier exchange with the other processes failed; start the run again".to_owned()));
+            }
             Ok(Request::Start(messages, done)) => {
                 // SAFETY: the caller of `start` promised it.
                 exchanges.push(unsafe { Exchange::begin(mpi, messages, done) });
@@ -92,7 +96,11 @@ fn serve<Mpi: Calls>(mpi: &Mpi, incoming: &Receiver<Request>, patience: Option<D
                 }
             }
         }
-        exchanges.retain_mut(|exchange| !exchange.go_on(mpi, patience));
+        exchanges.retain_mut(|exchange| {
+            let is_over = exchange.go_on(mpi, patience);
+            has_failed |= exchange.has_failed();
+            !is_over
+        });
     }
 }
 

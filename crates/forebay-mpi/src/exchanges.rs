@@ -17,6 +17,7 @@ pub(crate) struct Exchange<Request> {
     done: Option<Done>,
     since: Instant,
     tag: u32,
+    has_failed: bool,
 }
 
 impl<Request> Exchange<Request> {
@@ -29,7 +30,7 @@ impl<Request> Exchange<Request> {
         Messages { tag, sends, receives }: Messages,
         done: Done,
     ) -> Exchange<Request> {
-        let mut exchange = Exchange { open: Vec::new(), done: None, since: Instant::now(), tag };
+        let mut exchange = Exchange { open: Vec::new(), done: None, since: Instant::now(), tag, has_failed: false };
         // Receives are posted before the messages arrive.
         let received = receives.iter().flat_map(pieces).try_for_each(|(peer, address, bytes)| {
             // SAFETY: the caller's promise.
@@ -45,7 +46,10 @@ impl<Request> Exchange<Request> {
         });
         match sent {
             Ok(()) => exchange.done = Some(done),
-            Err(error) => done(Err(error.to_string())),
+            Err(error) => {
+                exchange.has_failed = true;
+                done(Err(error.to_string()));
+            }
         }
         exchange
     }
@@ -66,10 +70,16 @@ impl<Request> Exchange<Request> {
             None if patience.is_some_and(|patience| self.since.elapsed() > patience) => Err(self.complaint()),
             None => return self.done.is_none(),
         };
+        self.has_failed |= outcome.is_err();
         if let Some(done) = self.done.take() {
             done(outcome);
         }
         true
+    }
+
+    /// Returns whether the exchange has failed. Other processes may still send messages of it.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed
     }
 
     /// Returns a message that says which processes are missing.

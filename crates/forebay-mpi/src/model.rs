@@ -47,12 +47,16 @@ struct State {
     received: Vec<[usize; 4]>,
     ended: usize,
     is_aborted: bool,
+    /// Whether process 0 has been refused a call.
+    has_refused: bool,
 }
 
 /// All processes.
 struct World {
     size: usize,
     sending: Sending,
+    /// The function of which the first call by process 0 is refused.
+    refuses: Option<&'static str>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -71,6 +75,15 @@ enum Request {
 impl Side {
     fn failed(function: &'static str) -> MpiError {
         MpiError::Refused { function, code: 1 }
+    }
+
+    /// Refuses the call that is to be refused.
+    fn check(&self, state: &mut State, function: &'static str) -> Result<(), MpiError> {
+        let is_meant = self.rank == 0 && self.world.refuses == Some(function);
+        if is_meant && !std::mem::replace(&mut state.has_refused, true) {
+            return Err(Side::failed(function));
+        }
+        Ok(())
     }
 }
 
@@ -92,6 +105,7 @@ impl Calls for Side {
 
     unsafe fn send(&self, address: *const u8, bytes: i32, peer: usize, tag: u32) -> Result<Request, MpiError> {
         let mut state = lock(&self.world.state);
+        self.check(&mut state, "MPI_Isend")?;
         let envelope = next([self.rank, peer, tag as usize], state.sent.iter().map(|sent| &sent.envelope));
         let copy = match self.world.sending {
             // SAFETY: the caller's promise.
@@ -104,6 +118,7 @@ impl Calls for Side {
 
     unsafe fn receive(&self, address: *mut u8, bytes: i32, peer: usize, tag: u32) -> Result<Request, MpiError> {
         let mut state = lock(&self.world.state);
+        self.check(&mut state, "MPI_Irecv")?;
         let envelope = next([peer, self.rank, tag as usize], state.received.iter());
         state.received.push(envelope);
         Ok(Request::Receive { envelope, address, size_bytes: bytes as usize })
@@ -114,6 +129,7 @@ impl Calls for Side {
         if state.is_aborted {
             return Err(Side::failed("MPI_Test"));
         }
+        self.check(&mut state, "MPI_Test")?;
         match request {
             Request::Send(envelope) => {
                 let sent = state.sent.iter().find(|sent| sent.envelope == *envelope).expect("it was sent");
@@ -149,8 +165,13 @@ impl Calls for Side {
 }
 
 /// Runs the same function on each of several processes.
-fn run(size: usize, sending: Sending, process: impl Fn(Arc<MpiCommunicator>) + Send + Sync + 'static) {
-    let world = World { size, sending, state: Mutex::default(), changed: Condvar::new() };
+fn run(
+    size: usize,
+    sending: Sending,
+    refuses: Option<&'static str>,
+    process: impl Fn(Arc<MpiCommunicator>) + Send + Sync + 'static,
+) {
+    let world = World { size, sending, refuses, state: Mutex::default(), changed: Condvar::new() };
     let (world, process) = (Arc::new(world), Arc::new(process));
     let connected = |rank: usize| {
         let (world, process) = (world.clone(), process.clone());
@@ -211,9 +232,20 @@ fn check(
     delays_max: usize,
     process: impl Fn(Arc<MpiCommunicator>) + Send + Sync + Clone + 'static,
 ) {
+    check_with(name, size, delays_max, None, process);
+}
+
+/// Like [`check`]; process 0 can be refused its first call of a function.
+fn check_with(
+    name: &str,
+    size: usize,
+    delays_max: usize,
+    refuses: Option<&'static str>,
+    process: impl Fn(Arc<MpiCommunicator>) + Send + Sync + Clone + 'static,
+) {
     for sending in [Sending::Copied, Sending::Matched] {
         let process = process.clone();
-        let case = move || run(size, sending, process.clone());
+        let case = move || run(size, sending, refuses, process.clone());
         let bounded = Runner::new(BoundedScheduler::new(delays_max), Config::new()).run(case.clone());
         let any = Runner::new(RandomScheduler::new_from_seed(1, 1000), Config::new()).run(case.clone());
         let few = Runner::new(PctScheduler::new_from_seed(2, 3, 1000), Config::new()).run(case);
@@ -286,4 +318,23 @@ fn one_that_gives_up_ends_all() {
         }
         assert!(swap.outcome().unwrap_err().contains("MPI_Test"));
     });
+}
+
+#[test]
+fn what_arrives_late_is_not_taken_for_something_else() {
+    for refused in ["MPI_Test", "MPI_Irecv", "MPI_Isend"] {
+        let name = format!("{refused} fails in one of two processes, which tries another exchange");
+        check_with(&name, 2, 2, Some(refused), move |communicator| {
+            let swap = Swap::start(&communicator, 1);
+            let outcome = swap.outcome();
+            if communicator.rank() == 0 {
+                assert!(outcome.unwrap_err().contains(refused));
+                let next = Swap::start(&communicator, 1);
+                assert!(next.outcome().unwrap_err().contains("earlier exchange"));
+                communicator.abort();
+            }
+            // Its messages can still be under way.
+            std::mem::forget(swap);
+        });
+    }
 }

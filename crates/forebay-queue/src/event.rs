@@ -53,6 +53,8 @@ struct Counter {
     fired: u64,
     /// The time at which it fired.
     fired_at: Duration,
+    /// The latest generation whose record was skipped because of a failure: if it has not fired, it never will.
+    skipped: u64,
 }
 
 /// The events of one device.
@@ -90,6 +92,16 @@ impl Events {
         }
     }
 
+    /// Notes that no record submitted so far will fire a generation any more.
+    pub fn skip_unfired(&mut self) {
+        self.counters.values_mut().for_each(|counter| counter.skipped = counter.submitted);
+    }
+
+    /// Whether a generation has not fired and never will, because its record was skipped.
+    pub fn is_skipped(&self, event: EventId, generation: u64) -> bool {
+        self.counters.get(&event).is_some_and(|counter| counter.fired < generation && generation <= counter.skipped)
+    }
+
     /// Registers the records in a list that is about to be submitted, all or none. A wait that its record does not precede would never end,
     /// so it is refused.
     ///
@@ -115,6 +127,13 @@ impl Events {
         for (event, latest) in submitted {
             if let Some(counter) = self.counters.get_mut(&event) {
                 counter.submitted = latest;
+            }
+        }
+        for command in commands {
+            let Command::Record { event, generation, .. } = command else { continue };
+            if let Some(counter) = self.counters.get_mut(event) {
+                // It was skipped and is submitted again.
+                counter.skipped = counter.skipped.min(generation.saturating_sub(1));
             }
         }
         Ok(())
@@ -144,6 +163,18 @@ mod tests {
         assert!(events.admit(&[wait(1), record(2), wait(2)]).is_ok());
         let refused = QueueError::WaitBeforeRecord { event: EventId(1), generation: 3, latest: 2 };
         assert_eq!(events.admit(&[wait(3)]), Err(refused));
+    }
+
+    #[test]
+    fn what_was_skipped_never_fires_unless_it_is_submitted_again() {
+        let mut events = Events::default();
+        events.add(EventId(1));
+        events.admit(&[record(1), record(2)]).unwrap();
+        events.fire(EventId(1), 1, Duration::ZERO);
+        events.skip_unfired();
+        assert_eq!([1, 2, 3].map(|generation| events.is_skipped(EventId(1), generation)), [false, true, false]);
+        events.admit(&[record(2)]).unwrap();
+        assert!(!events.is_skipped(EventId(1), 2));
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub struct Progress<Failure> {
 struct State<Failure> {
     events: Events,
     failure: Option<Failure>,
+    /// The last failure that was forgotten.
+    forgiven: Option<Failure>,
     /// The continuations to run when a generation has fired or the device has failed.
     waiting: Vec<((EventId, u64), Continuation)>,
 }
@@ -27,7 +29,7 @@ struct State<Failure> {
 impl<Failure> Progress<Failure> {
     /// Progress with nothing done; the clock of the events started at `birth`.
     pub fn new(birth: Instant) -> Progress<Failure> {
-        let state = State { events: Events::default(), failure: None, waiting: Vec::new() };
+        let state = State { events: Events::default(), failure: None, forgiven: None, waiting: Vec::new() };
         Progress { state: Mutex::new(state), changed: Condvar::new(), birth }
     }
 
@@ -82,11 +84,12 @@ impl<Failure> Progress<Failure> {
         over.into_iter().for_each(|(_, continuation)| continuations::take(continuation));
     }
 
-    /// Registers a continuation to run once a generation has fired or the device has failed. If that is already so, drops the continuation
-    /// and returns `false`.
+    /// Registers a continuation to run once a generation has fired or the device has failed. If that is already so, or if the generation
+    /// never fires because its record was skipped, drops the continuation and returns `false`.
     pub(crate) fn when_fired(&self, event: EventId, generation: u64, continuation: Continuation) -> bool {
         let mut state = lock(&self.state);
-        let waits = state.failure.is_none() && state.events.fired(event) < generation;
+        let is_over = state.events.fired(event) >= generation || state.events.is_skipped(event, generation);
+        let waits = state.failure.is_none() && !is_over;
         if waits {
             state.waiting.push(((event, generation), continuation));
         }
@@ -95,10 +98,14 @@ impl<Failure> Progress<Failure> {
 }
 
 impl<Failure> Progress<Failure> {
-    /// Forgets the failure if it is `forgivable`. Work that the failure kept from running stays skipped.
+    /// Forgets the failure if it is `forgivable`. Nothing may be running. Work that the failure kept from running stays skipped, and waiting
+    /// for it reports the failure.
     pub fn forgive(&self, forgivable: impl FnOnce(&Failure) -> bool) {
         let mut state = lock(&self.state);
-        state.failure = state.failure.take().filter(|failure| !forgivable(failure));
+        if state.failure.as_ref().is_some_and(forgivable) {
+            state.forgiven = state.failure.take();
+            state.events.skip_unfired();
+        }
     }
 }
 
@@ -112,7 +119,7 @@ impl<Failure: Clone> Progress<Failure> {
     /// Waits until a generation of the event has fired.
     ///
     /// # Errors
-    /// The first failure of the device, even if the event had fired before it.
+    /// The first failure of the device, even if the event had fired before it; a failure that was forgotten if it kept the event from firing.
     pub fn wait(&self, event: EventId, generation: u64) -> Result<(), Failure> {
         let mut state = lock(&self.state);
         loop {
@@ -121,6 +128,9 @@ impl<Failure: Clone> Progress<Failure> {
             }
             if state.events.fired(event) >= generation {
                 return Ok(());
+            }
+            if let Some(failure) = state.forgiven.as_ref().filter(|_| state.events.is_skipped(event, generation)) {
+                return Err(failure.clone());
             }
             state = wait(&self.changed, state);
         }

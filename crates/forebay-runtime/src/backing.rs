@@ -143,6 +143,21 @@ pub(crate) fn load(
     Ok(())
 }
 
+/// Reads a whole tensor in chunks of its backing location that `read` reads.
+pub(crate) fn read_whole(
+    backing: &BackingLocation,
+    mut read: impl FnMut(Region, &mut [u8]) -> Result<(), RuntimeError>,
+) -> Result<Tensor, RuntimeError> {
+    let size_bytes = tensor_bytes(backing);
+    let covered = backing.pieces.last().map_or(0, |(range, _)| range.end);
+    let mut bytes = vec![0u8; covered.max(size_bytes) as usize];
+    for (range, region) in chunks(backing) {
+        read(region, &mut bytes[range.start as usize..range.end as usize])?;
+    }
+    bytes.truncate(size_bytes as usize);
+    tensor(backing, bytes)
+}
+
 /// Passes a tensor to `take` in chunks of its backing location that `read` has read, without the bytes after the tensor's end.
 pub(crate) fn in_pieces(
     backing: &BackingLocation,

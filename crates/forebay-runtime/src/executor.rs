@@ -17,7 +17,8 @@ use forebay_plan::plan::MemoryKind;
 use forebay_plan::{BackingLocation, Plan};
 
 use crate::backing::{
-    check_all_backing, check_size, chunks, find, in_pieces, load, padded, staging_bytes, tensor, tensor_bytes,
+    check_all_backing, check_size, chunks, find, in_pieces, load, padded, read_whole, staging_bytes, tensor,
+    tensor_bytes,
 };
 use crate::binding::{Binding, DiskSources};
 use crate::error::RuntimeError;
@@ -485,6 +486,10 @@ impl Executor {
             let action = "while bringing parameters to the device";
             let result = submit(&*self.device, &self.warm_up, action).and_then(|()| self.binding.join(action));
             self.broken = result.is_err();
+            if self.broken {
+                // As after a step that failed: if something is lost, reading it reports the error.
+                let _ = self.device.recover();
+            }
             return result;
         }
         Ok(())
@@ -553,14 +558,7 @@ impl Executor {
     }
 
     fn read_backing(&self, backing: &BackingLocation) -> Result<Tensor, RuntimeError> {
-        let size_bytes = tensor_bytes(backing);
-        let covered = backing.pieces.last().map_or(0, |(range, _)| range.end);
-        let mut bytes = vec![0u8; covered.max(size_bytes) as usize];
-        for (range, region) in chunks(backing) {
-            self.read_chunk(region, &mut bytes[range.start as usize..range.end as usize])?;
-        }
-        bytes.truncate(size_bytes as usize);
-        tensor(backing, bytes)
+        read_whole(backing, |region, chunk| self.read_chunk(region, chunk))
     }
 
     /// Reads one chunk of a backing location.
@@ -583,12 +581,17 @@ impl Executor {
         })
     }
 
-    /// Copies between steps, while nothing else is running, and waits for the copy.
+    /// Copies between steps, while nothing else is running, and waits for the copy. If a disk fails, only the target of the copy is lost:
+    /// everything else can be read and written, and the copy can be tried again.
     fn copy_now(&self, from: Region, to: Region) -> Result<(), RuntimeError> {
         let action = "while copying between steps";
         let stream = self.binding.streams()[0];
-        submit(&*self.device, &[Command::Copy { stream, from, to }], action)?;
-        self.device.synchronize(stream).map_err(|error| RuntimeError::Device { action, error })
+        let copied = submit(&*self.device, &[Command::Copy { stream, from, to }], action)
+            .and_then(|()| self.device.synchronize(stream).map_err(|error| RuntimeError::Device { action, error }));
+        copied.inspect_err(|_| {
+            // A failure that cannot be cleared is reported by the next copy or step, too.
+            let _ = self.device.recover();
+        })
     }
 }
 

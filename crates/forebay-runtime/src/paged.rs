@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use forebay_base::{ByteRange, Command, Region};
+use forebay_base::{Command, Region};
 use forebay_device::{Device, DeviceUsage, IndexFault};
 use forebay_memory::eviction::Access;
 use forebay_model::Tensor;
@@ -18,7 +19,7 @@ use forebay_plan::paging::{Move, UnitUse};
 use forebay_plan::plan::PlanStream;
 use forebay_plan::{BackingLocation, Paging, Plan};
 
-use crate::backing::{check_all_backing, chunks, find, in_pieces, load, padded, tensor_bytes};
+use crate::backing::{check_all_backing, check_size, chunks, find, in_pieces, load, padded, read_whole};
 use crate::eager::managed::{Location, Policy, Work, stream_id};
 use crate::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, ManagedOptions, ManagedStatistics, Stream};
 use crate::error::RuntimeError;
@@ -79,7 +80,25 @@ pub struct PagedExecutor {
     /// For each launch: the bytes that it reads.
     needed: Vec<Vec<Range<u64>>>,
     broken: bool,
+    /// Whether the device failed. Managed memory counts on copies that may have failed or never run, so nothing can be read any more, even
+    /// if someone else who uses the device has cleared its failure.
+    lost: AtomicBool,
     trace: Option<Trace>,
+    /// Dropped last, when nothing is left of the managed memory.
+    _recovery: Recovery,
+}
+
+/// Clears a failure of the device when it is dropped. Before that, the failure stays, because managed memory counts on copies that may have
+/// failed or never run: reading must report the failure.
+struct Recovery(Arc<dyn Device>);
+
+impl Drop for Recovery {
+    fn drop(&mut self) {
+        // Recovering waits for everything on the device. A failure that cannot be cleared is reported to whoever uses the device next.
+        if self.0.submit(&[]).is_err() {
+            let _ = self.0.recover();
+        }
+    }
 }
 
 impl PagedExecutor {
@@ -120,6 +139,7 @@ impl PagedExecutor {
         let needed = work.iter().map(needed).collect();
         let strategy = options.strategy;
         let executor = PagedExecutor {
+            _recovery: Recovery(device.clone()),
             device,
             paging,
             strategy,
@@ -130,6 +150,7 @@ impl PagedExecutor {
             work,
             needed,
             broken: false,
+            lost: AtomicBool::new(false),
             trace: None,
         };
         for backing in &executor.plan().persistent {
@@ -205,7 +226,7 @@ impl PagedExecutor {
         take: &mut dyn FnMut(&[u8]) -> Result<(), RuntimeError>,
     ) -> Result<(), RuntimeError> {
         let backing = find(&self.plan().persistent, "persistent tensor", name)?;
-        in_pieces(backing, |region, chunk| self.buffer.read(region.range.start, chunk), take)
+        in_pieces(backing, |region, chunk| self.access(|| self.buffer.read(region.range.start, chunk)), take)
     }
 
     /// Overwrites a parameter, state or constant between two steps.
@@ -229,12 +250,12 @@ impl PagedExecutor {
     /// # Errors
     /// Fails if managed memory or the device reports an error, or if `between` fails. If the error occurs before the update phase,
     /// parameters and state are as before the step, and another step may be tried unless the device failed. After a later error, every call
-    /// returns [`RuntimeError::Broken`].
+    /// returns [`RuntimeError::Broken`]. If the device failed, even if only a disk did, parameters and state cannot be read any more.
     pub fn run_in_phases(
         &mut self,
         between: &mut dyn FnMut(&PagedExecutor) -> Result<Decision, RuntimeError>,
     ) -> Result<StepTimes, RuntimeError> {
-        if self.broken {
+        if self.broken || self.is_lost() {
             return Err(RuntimeError::Broken);
         }
         let clock = StepClock::start(&*self.device);
@@ -250,11 +271,10 @@ impl PagedExecutor {
         if let Some(trace) = &mut self.trace {
             trace.add(&[stream_id(&self.stream), self.memory.copy_stream_id()], records);
         }
-        self.broken = result.is_err() && (updating || matches!(result, Err(RuntimeError::Device { .. })));
-        if self.broken {
-            // If something is lost, reading it reports the error.
-            let _ = self.device.recover();
+        if matches!(result, Err(RuntimeError::Device { .. })) {
+            self.lost.store(true, Ordering::Relaxed);
         }
+        self.broken = result.is_err() && updating;
         result.map(|()| StepTimes { moves: Some(moved(&before, &self.memory.statistics())), ..times })
     }
 
@@ -322,30 +342,39 @@ impl PagedExecutor {
         unit * self.paging.unit_bytes..(unit + 1) * self.paging.unit_bytes
     }
 
-    fn write_backing(&self, backing: &BackingLocation, bytes: &[u8]) -> Result<(), RuntimeError> {
-        let expected_bytes = tensor_bytes(backing);
-        if bytes.len() as u64 != expected_bytes {
-            let (name, given_bytes) = (backing.name.clone(), bytes.len() as u64);
-            return Err(RuntimeError::Size { name, given_bytes, expected_bytes });
+    fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Reads or writes managed memory, which also moves data, and remembers a failure of the device.
+    ///
+    /// # Errors
+    /// The error of `access`; [`RuntimeError::Broken`] if the device failed before.
+    fn access<T>(&self, access: impl FnOnce() -> Result<T, RuntimeError>) -> Result<T, RuntimeError> {
+        if self.is_lost() {
+            return Err(RuntimeError::Broken);
         }
+        access().inspect_err(|_| {
+            if self.device.submit(&[]).is_err() {
+                self.lost.store(true, Ordering::Relaxed);
+            }
+        })
+    }
+
+    fn write_backing(&self, backing: &BackingLocation, bytes: &[u8]) -> Result<(), RuntimeError> {
+        check_size(backing, bytes.len() as u64)?;
         self.write_pieces(backing, bytes)
     }
 
     /// Writes all bytes of a backing location: the given ones, then zeros.
     fn write_pieces(&self, backing: &BackingLocation, bytes: &[u8]) -> Result<(), RuntimeError> {
-        chunks(backing).try_for_each(|(range, region)| self.buffer.write(region.range.start, &padded(bytes, range)))
+        chunks(backing).try_for_each(|(range, region)| {
+            self.access(|| self.buffer.write(region.range.start, &padded(bytes, range)))
+        })
     }
 
     fn read_backing(&self, backing: &BackingLocation) -> Result<Tensor, RuntimeError> {
-        let size_bytes = tensor_bytes(backing);
-        let covered = backing.pieces.last().map_or(0, |(range, _)| range.end);
-        let mut bytes = vec![0u8; covered.max(size_bytes) as usize];
-        for (ByteRange { start, end }, region) in chunks(backing) {
-            self.buffer.read(region.range.start, &mut bytes[start as usize..end as usize])?;
-        }
-        bytes.truncate(size_bytes as usize);
-        Tensor::new(backing.data_type, &backing.shape, bytes)
-            .ok_or_else(|| RuntimeError::Plan { reason: format!("the shape of '{}' overflows", backing.name) })
+        read_whole(backing, |region, chunk| self.access(|| self.buffer.read(region.range.start, chunk)))
     }
 }
 

@@ -28,6 +28,10 @@ struct State {
     calls_left: Option<usize>,
     /// The number of submissions before they fail.
     submissions_left: Option<usize>,
+    /// Whether the next submission fails as a disk does.
+    disk_fails: bool,
+    /// A failure that stays until it is cleared.
+    failure: Option<DeviceError>,
 }
 
 /// A device that runs copies and fills immediately.
@@ -165,6 +169,14 @@ impl Device for CopyDevice {
             }
             *left -= 1;
         }
+        if let Some(failure) = &state.failure {
+            return Err(failure.clone());
+        }
+        if std::mem::take(&mut state.disk_fails) {
+            let (folder, reason) = ("here".into(), "as told".to_string());
+            state.failure = Some(DeviceError::Spill { folder, action: "read", bytes: 1, reason });
+            return Ok(());
+        }
         for command in commands {
             if let Some(stream) = command.stream() {
                 assert!(state.streams.contains(&stream), "{command} names no stream of this device");
@@ -196,6 +208,11 @@ impl Device for CopyDevice {
     }
 
     fn synchronize(&self, _: StreamId) -> Result<(), DeviceError> {
+        self.state.lock().unwrap().failure.clone().map_or(Ok(()), Err)
+    }
+
+    fn recover(&self) -> Result<(), DeviceError> {
+        self.state.lock().unwrap().failure = None;
         Ok(())
     }
 
@@ -360,6 +377,30 @@ fn after_a_failure_nothing_runs_any_more() {
     assert_eq!(executor.run(), Err(RuntimeError::Broken));
     drop(executor);
     assert!(device.holds_nothing());
+}
+
+#[test]
+fn a_disk_that_fails_once_keeps_nothing_from_being_read() {
+    let device = CopyDevice::new();
+    let mut warmed_up = plan();
+    let from = Region::new(HOST, 256, 8);
+    warmed_up.warm_up = vec![Command::Copy { stream: STREAM, from, to: Region::new(DEVICE, 32, 8) }];
+    let mut executor = Executor::new(device.clone(), warmed_up, &contents()).unwrap();
+    let fail = || device.state.lock().unwrap().disk_fails = true;
+    let fails = |result: Result<(), RuntimeError>| {
+        matches!(result, Err(RuntimeError::Device { error: DeviceError::Spill { .. }, .. }))
+    };
+    fail();
+    assert!(fails(executor.read_persistent("large").map(drop)));
+    assert_eq!(executor.read_persistent("large").unwrap(), tensors()["large"]);
+    fail();
+    assert!(fails(executor.write_persistent("flags", &[1; 5])));
+    executor.write_persistent("flags", &[1; 5]).unwrap();
+    executor.write_input("x", input(1.0).bytes()).unwrap();
+    fail();
+    assert!(fails(executor.run().map(drop)), "what a step expects on the device is not brought there");
+    assert_eq!(executor.read_persistent("w").unwrap(), tensors()["w"]);
+    assert_eq!(executor.read_persistent("flags").unwrap().bytes()[..], [1; 5]);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //! waits for it does not block others.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::{Device, DeviceUsage};
@@ -150,4 +151,85 @@ fn who_waits_for_the_device_holds_up_nobody_else() {
     let mut bytes = vec![0; 32 * UNIT_BYTES as usize];
     large.read(0, &mut bytes).unwrap();
     assert!(bytes.iter().all(|&byte| byte == 1));
+}
+
+/// A managed memory of one unit on the device and two on the host, with files for the rest.
+fn spilling(device: Arc<HostDevice>, unit_bytes: u64) -> ManagedMemory {
+    let context = Context::new(device, &ContextOptions::default()).unwrap();
+    let options = ManagedOptions::new(unit_bytes, Policy::Touch)
+        .unit_bytes(unit_bytes)
+        .host_bytes(2 * unit_bytes)
+        .spill_dir(std::env::temp_dir());
+    ManagedMemory::new(&context, &options).unwrap()
+}
+
+/// Lets this many pieces be written to files.
+fn failing_disk(disk_writes: u64) -> HostOptions {
+    let disk_writes_before_failure = Some(disk_writes);
+    HostOptions { threads: Some(2), disk_writes_before_failure, ..HostOptions::default() }
+}
+
+/// A buffer of one unit that the host has written.
+fn written(memory: &ManagedMemory, unit_bytes: u64) -> Result<ManagedBuffer, RuntimeError> {
+    let buffer = memory.buffer(unit_bytes)?;
+    buffer.write(0, &vec![1; unit_bytes as usize])?;
+    Ok(buffer)
+}
+
+#[test]
+fn memory_is_freed_only_after_what_still_runs_when_a_disk_fails() {
+    const UNIT_BYTES: u64 = 4 << 20;
+    // Two units of four pieces are written, and then no more; reading a unit takes a quarter of a second.
+    let options = HostOptions { disk_bytes_per_second: Some(16 << 20), ..failing_disk(8) };
+    let device = Arc::new(HostDevice::new(&options).unwrap());
+    let memory = spilling(device.clone(), UNIT_BYTES);
+    let [a, b, c] = [(); 3].map(|()| written(&memory, UNIT_BYTES).unwrap());
+    a.prefetch(.., Location::Device).unwrap();
+    while memory.statistics().unspilled_bytes == 0 {
+        std::thread::yield_now();
+    }
+    // The read of the first buffer goes on while another one is written, and fails.
+    drop(a);
+    let error = written(&memory, UNIT_BYTES).unwrap_err().to_string();
+    assert!(error.contains("No space left on device"), "{error}");
+    drop((b, c, memory));
+    // If its memory is gone, the read ends the process.
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(device.usage().heap_bytes, 0);
+}
+
+#[test]
+fn after_a_failure_nobody_waits_for_a_prefetch() {
+    // Whether a record is still accepted after the copy that fails is a matter of luck.
+    for _ in 0..20 {
+        let memory = spilling(Arc::new(HostDevice::new(&failing_disk(2)).unwrap()), UNIT_BYTES);
+        let kept: Vec<_> = (0..4).map(|_| written(&memory, UNIT_BYTES).unwrap()).collect();
+        let error = written(&memory, UNIT_BYTES).unwrap_err().to_string();
+        assert!(error.contains("No space left on device"), "{error}");
+        // What failed is not there, and reading does not claim that it is.
+        for buffer in &kept {
+            assert!(buffer.read(0, &mut [0]).is_err());
+        }
+        kept[0].prefetch(.., Location::Device).unwrap();
+        let (tell, told) = mpsc::channel();
+        let waiting = memory.clone();
+        std::thread::spawn(move || tell.send(waiting.synchronize().is_err()));
+        assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(true));
+    }
+}
+
+#[test]
+fn a_prefetch_that_fails_leaves_none_behind() {
+    let context = Context::new(Arc::new(HostDevice::new(&HostOptions::default()).unwrap()), &ContextOptions::default());
+    let context = context.unwrap();
+    let bytes = UNITS * UNIT_BYTES;
+    let options = ManagedOptions::new(bytes, Policy::Driver).unit_bytes(UNIT_BYTES).host_bytes(bytes);
+    let memory = ManagedMemory::new(&context, &options).unwrap();
+    let (a, b) = (memory.buffer(bytes).unwrap(), memory.buffer(bytes).unwrap());
+    a.write(0, &vec![1; bytes as usize]).unwrap();
+    b.fill([2; 4]).unwrap();
+    assert!(matches!(b.prefetch(.., Location::Host), Err(RuntimeError::HostMemory { .. })));
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || tell.send(memory.synchronize()));
+    assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(Ok(())));
 }

@@ -44,38 +44,50 @@ pub(crate) fn physical(system: &System) -> Result<Vec<(vk::PhysicalDevice, Adapt
     Ok(devices.into_iter().enumerate().map(|(index, device)| (device, describe(system, index, device))).collect())
 }
 
-/// Returns the device that is asked for by its number or a part of its name; with `None`, the first one that can be used (GPUs before
-/// CPUs).
+/// Returns the device that is asked for.
 ///
 /// # Errors
-/// [`DeviceError::Setting`], with a list of the available devices.
+/// The same as those of [`chosen`].
 pub(crate) fn choose(system: &System, asked: Option<&str>) -> Result<(vk::PhysicalDevice, Adapter), DeviceError> {
-    let all = physical(system)?;
-    let refused = |reason: String| DeviceError::Setting { reason };
-    let chosen = match asked {
-        None => all.iter().filter(|(_, adapter)| adapter.lacks.is_none()).min_by_key(|(_, adapter)| rank(adapter.kind)),
+    let (devices, adapters): (Vec<_>, Vec<_>) = physical(system)?.into_iter().unzip();
+    let adapter = chosen(&adapters, asked).map_err(|reason| DeviceError::Setting { reason })?;
+    Ok((devices[adapter.index], adapter.clone()))
+}
+
+/// Returns the adapter that is asked for by its number or a part of its name: of those whose names contain it, the first one that can be
+/// used. With `None`, returns the first one that can be used (GPUs before CPUs).
+///
+/// # Errors
+/// Why there is none, with a list of the available devices.
+fn chosen<'a>(all: &'a [Adapter], asked: Option<&str>) -> Result<&'a Adapter, String> {
+    let found = match asked {
+        None => all.iter().filter(|adapter| adapter.lacks.is_none()).min_by_key(|adapter| rank(adapter.kind)),
         Some(asked) => match asked.parse::<usize>() {
             Ok(index) => all.get(index),
-            Err(_) => all.iter().find(|(_, adapter)| adapter.name.to_lowercase().contains(&asked.to_lowercase())),
+            Err(_) => {
+                let asked = asked.to_lowercase();
+                let named = all.iter().filter(|adapter| adapter.name.to_lowercase().contains(&asked));
+                named.min_by_key(|adapter| adapter.lacks.is_some())
+            }
         },
     };
-    let list = || match all.as_slice() {
+    let list = || match all {
         [] => "Vulkan found no device on this machine (is a driver installed?)".to_string(),
         all => {
-            let names = all.iter().map(|(_, adapter)| match &adapter.lacks {
+            let names = all.iter().map(|adapter| match &adapter.lacks {
                 None => format!("{} ({})", adapter.index, adapter.name),
                 Some(lacks) => format!("{} ({}, which lacks {lacks})", adapter.index, adapter.name),
             });
             format!("found: {}", names.collect::<Vec<_>>().join(", "))
         }
     };
-    let (device, adapter) = chosen.ok_or_else(|| match asked {
-        Some(asked) => refused(format!("unknown Vulkan device '{asked}'; {}", list())),
-        None => refused(format!("no usable Vulkan device; {}", list())),
-    })?;
-    match &adapter.lacks {
-        None => Ok((*device, adapter.clone())),
-        Some(lacks) => Err(refused(format!("Vulkan device {} ({}) lacks {lacks}", adapter.index, adapter.name))),
+    match (found, asked) {
+        (None, Some(asked)) => Err(format!("unknown Vulkan device '{asked}'; {}", list())),
+        (None, None) => Err(format!("no usable Vulkan device; {}", list())),
+        (Some(Adapter { index, name, lacks: Some(lacks), .. }), _) => {
+            Err(format!("Vulkan device {index} ({name}) lacks {lacks}; {}", list()))
+        }
+        (Some(adapter), _) => Ok(adapter),
     }
 }
 
@@ -173,6 +185,38 @@ fn lacks(system: &System, device: vk::PhysicalDevice, api_version: u32) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_chooses_the_first_device_that_can_be_used() {
+        let adapter = |index: usize, name: &str, kind: &'static str, lacks: Option<&str>| Adapter {
+            index,
+            name: name.to_string(),
+            driver: String::new(),
+            kind,
+            memory_bytes: 0,
+            tiled: false,
+            lacks: lacks.map(str::to_string),
+        };
+        let all = [
+            adapter(0, "Intel HD 4000", "integrated GPU", Some("Vulkan 1.3 (it has 1.2)")),
+            adapter(1, "llvmpipe", "CPU", None),
+            adapter(2, "Intel Arc A770", "discrete GPU", None),
+            adapter(3, "Intel Arc B580", "discrete GPU", None),
+        ];
+        let index = |asked| chosen(&all, asked).map(|adapter| adapter.index);
+        assert_eq!(index(Some("intel")), Ok(2));
+        assert_eq!(index(Some("B580")), Ok(3));
+        assert_eq!(index(Some("1")), Ok(1));
+        assert_eq!(index(None), Ok(2));
+        for asked in ["0", "hd 4000"] {
+            let error = index(Some(asked)).unwrap_err();
+            let expected =
+                "Vulkan device 0 (Intel HD 4000) lacks Vulkan 1.3 (it has 1.2); found: 0 (Intel HD 4000, which lacks";
+            assert!(error.starts_with(expected) && error.ends_with("3 (Intel Arc B580)"), "{error}");
+        }
+        assert_eq!(index(Some("amd")).unwrap_err().split(';').next(), Some("unknown Vulkan device 'amd'"));
+        assert!(chosen(&[], None).unwrap_err().contains("is a driver installed?"));
+    }
 
     #[test]
     fn small_limits_are_named_with_their_numbers() {

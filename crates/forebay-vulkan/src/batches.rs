@@ -4,13 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ash::vk;
 use forebay_base::{Command, EventId, Region, StreamId};
 use forebay_device::DeviceError;
 use forebay_device::host::disk_file::DiskCopy;
 
 use crate::buffer::OwnBlock;
-use crate::disk::Transfer;
+use crate::disk::{BOUNCE_BYTES, Transfer};
 use crate::frame::Frame;
 use crate::gpu::{Gpu, Queue, Role};
 use crate::host_launch::{HostLaunch, runs_on_host};
@@ -18,9 +17,6 @@ use crate::memory::BufferLocation;
 use crate::record::Recorder;
 use crate::state::{Counts, State};
 use crate::stream::{Batch, HostWork, Item, Job, Mark, Point, Work};
-
-/// The maximum number of bytes of a copy between device memory and a spill file that pass through host memory at once.
-const BOUNCE_BYTES: u64 = 4 << 20;
 
 /// A batch that is being recorded.
 struct Open {
@@ -57,6 +53,9 @@ pub(crate) fn submit(gpu: &Arc<Gpu>, state: &mut State, commands: &[Command]) ->
     let closed = recorded.and_then(|()| list.close_all(state));
     let admitted = closed.and_then(|()| Ok(state.events.admit(commands)?));
     if let Err(error) = admitted {
+        for &id in list.parts.keys() {
+            state.streams.get(id)?.counters.begin_again();
+        }
         let items = list.parts.into_values().flat_map(|part| {
             let open = part.open.map(|open| open.frame);
             let closed = part.items.into_iter().filter_map(|item| match item.work {
@@ -174,8 +173,9 @@ impl List<'_> {
     ) -> Result<(Recorder<'s>, &'s mut Part), DeviceError> {
         let gpu = self.gpu;
         let part = self.part(id)?;
-        let State { memories, pipelines, counters, .. } = state;
-        Ok((Recorder { gpu, memories, pipelines, counters }, part))
+        let State { memories, pipelines, parameters, streams, .. } = state;
+        let counters = &mut streams.get(id)?.counters;
+        Ok((Recorder { gpu, memories, pipelines, parameters, counters }, part))
     }
 
     /// Begins a batch if there is none; everything but a wait or a record needs one.
@@ -285,8 +285,7 @@ impl List<'_> {
         }
         // Bytes of device memory go through host memory, part by part.
         let place = state.memories.place(in_memory)?;
-        let block = OwnBlock::new(self.gpu, bytes.min(BOUNCE_BYTES), vk::MemoryPropertyFlags::HOST_CACHED)?;
-        let block = Arc::new(block);
+        let block = state.streams.bounce(id, way.is_to_disk())?;
         let host = BufferLocation { buffer: block.buffer, offset_bytes: 0 };
         let mut moved = 0;
         while moved < bytes {

@@ -19,12 +19,11 @@ use forebay_queue::Events;
 use crate::batches::submit;
 use crate::buffer::{HostAddress, bind_sparse, is_unified, sparse_needs};
 use crate::disk::DISK_BYTES;
-use crate::frame::Frame;
+use crate::frame::{Frame, ParameterMemory};
 use crate::gpu::{Asked, Gpu, Role, failed, unsupported};
 use crate::host_launch::runs_on_host;
 use crate::memory::{Caps, Memories};
 use crate::pipeline::{Pipelines, usual_folder};
-use crate::record::Counters;
 use crate::state::{Counts, State};
 use crate::stream::{Clock, Done, Point, Streams};
 use crate::system::entry;
@@ -174,7 +173,7 @@ impl VulkanDevice {
         let state = State {
             streams: Streams::new(gpu.clone()),
             pipelines: Pipelines::new(gpu.clone(), options.cache.as_deref())?,
-            counters: Counters::new(&gpu)?,
+            parameters: ParameterMemory::default(),
             memories: Memories::new(gpu.clone(), caps),
             events: Events::default(),
             failure: None,
@@ -217,6 +216,20 @@ impl VulkanDevice {
         state.index_fault = state.index_fault.take().into_iter().chain(index_faults).min();
         // Messages make everything fail until they are taken.
         self.gpu.check_messages()
+    }
+
+    /// Waits until everything that was submitted is over, whether anything has failed or not.
+    ///
+    /// # Errors
+    /// If the device is lost.
+    fn finish<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>, DeviceError> {
+        while state.jobs > 0 {
+            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        // SAFETY: the lock is held, so no one submits meanwhile.
+        unsafe { self.gpu.functions.device_wait_idle() }.map_err(failed("waiting"))?;
+        let _ = self.catch_up(&mut state);
+        Ok(state)
     }
 
     /// Waits until a point is done.
@@ -264,7 +277,8 @@ fn clock(gpu: &Arc<Gpu>, birth: Instant) -> Result<Clock, DeviceError> {
             .map_err(failed("reading the device's clock"))?;
     }
     let at = (before + birth.elapsed()) / 2;
-    Ok(Clock { birth, ticks: frame.stamps(1)?[0], at, period_ns: f64::from(gpu.limits.timestamp_period) })
+    let (ticks, period_ns) = (frame.stamps(1)?[0], f64::from(gpu.limits.timestamp_period));
+    Ok(Clock { birth, ticks, at, bits: gpu.timestamp_bits, period_ns })
 }
 
 impl Device for VulkanDevice {
@@ -380,24 +394,22 @@ impl Device for VulkanDevice {
     fn synchronize(&self, stream: StreamId) -> Result<(), DeviceError> {
         let state = self.shared.lock();
         match state.streams.end(stream) {
-            Some(end) => self.wait(state, end),
+            Some(end) => self.wait(state, end).inspect_err(|_| {
+                // What was submitted before the failure still runs, unless the device is lost.
+                drop(self.finish(self.shared.lock()));
+            }),
             None => Err(lost(format!("{stream} does not exist"))),
         }
     }
 
     fn recover(&self) -> Result<(), DeviceError> {
-        let mut state = self.shared.lock();
+        let state = self.shared.lock();
         match &state.failure {
             None => return Ok(()),
             Some(failure @ (DeviceError::Spill { .. } | DeviceError::Read { .. })) => drop(failure.clone()),
             Some(failure) => return Err(failure.clone()),
         }
-        while state.jobs > 0 {
-            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        // SAFETY: the lock is held, so no one submits meanwhile.
-        unsafe { self.gpu.functions.device_wait_idle() }.map_err(failed("waiting"))?;
-        let _ = self.catch_up(&mut state);
+        let mut state = self.finish(state)?;
         state.streams.abandon()?;
         state.failure = None;
         Ok(())

@@ -11,8 +11,11 @@ use crate::buffer::{HostAddress, OwnBlock};
 
 /// The number of bytes that are read or written at once.
 const PIECE_BYTES: u64 = 1 << 20;
-/// The bytes of host memory that copies to and from spill files need.
-pub(crate) const DISK_BYTES: u64 = PIECE_BYTES;
+/// The maximum number of bytes of a copy between device memory and a file that pass through host memory at once.
+pub(crate) const BOUNCE_BYTES: u64 = 4 << 20;
+/// The bytes of host memory that copies to and from spill files need: those of the thread, and those between device memory and files, for
+/// one stream in each direction, as in plans. Copies from files that are only read share them; without a spill file, they are not counted.
+pub(crate) const DISK_BYTES: u64 = PIECE_BYTES + 2 * BOUNCE_BYTES;
 
 /// A copy between host memory and a file.
 pub(crate) struct Transfer {

@@ -9,11 +9,50 @@ use forebay_device::{DeviceError, IndexFault};
 use crate::buffer::{HostAddress, OwnBlock};
 use crate::gpu::{Gpu, failed};
 
-/// The number of descriptor sets and of descriptors in a pool.
-const SETS_PER_POOL: u32 = 256;
-const DESCRIPTORS_PER_POOL: u32 = 2048;
-/// The number of bytes that are allocated for parameters at once.
-const PARAMETER_BLOCK_BYTES: u64 = 64 << 10;
+/// The number of descriptor sets and of descriptors in a frame's first pool. Most batches of a plan have only one launch.
+const SETS_MIN: u32 = 16;
+const DESCRIPTORS_MIN: u32 = 128;
+/// Each further pool is twice as large as the one before, up to this number of times.
+const DOUBLINGS_MAX: usize = 4;
+/// The number of bytes that are allocated for parameters at once, and the number that a frame takes of them at once.
+const PARAMETER_BLOCK_BYTES: u64 = 1 << 20;
+const SLICE_BYTES: u64 = 4 << 10;
+
+/// Host memory of which frames take slices: all batches of a plan's step exist at once, and drivers limit the number of allocations.
+#[derive(Default)]
+pub(crate) struct ParameterMemory {
+    block: Option<Arc<OwnBlock>>,
+    taken_bytes: u64,
+}
+
+/// A part of a block. The block lives as long as a slice of it.
+struct Slice {
+    block: Arc<OwnBlock>,
+    offset_bytes: u64,
+    size_bytes: u64,
+}
+
+impl ParameterMemory {
+    /// Returns a slice of at least this many bytes.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    fn slice(&mut self, gpu: &Arc<Gpu>, size_bytes: u64) -> Result<Slice, DeviceError> {
+        let size_bytes = size_bytes.next_multiple_of(SLICE_BYTES);
+        let block = match self.block.take().filter(|block| self.taken_bytes + size_bytes <= block.size_bytes) {
+            Some(block) => block,
+            None => {
+                self.taken_bytes = 0;
+                let near = vk::MemoryPropertyFlags::DEVICE_LOCAL;
+                Arc::new(OwnBlock::new(gpu, PARAMETER_BLOCK_BYTES.max(size_bytes), near)?)
+            }
+        };
+        let slice = Slice { block: block.clone(), offset_bytes: self.taken_bytes, size_bytes };
+        self.taken_bytes += size_bytes;
+        self.block = Some(block);
+        Ok(slice)
+    }
+}
 
 /// The location of a shader's parameters.
 #[derive(Clone, Copy)]
@@ -32,10 +71,10 @@ pub(crate) struct Frame {
     descriptor_pools: Vec<vk::DescriptorPool>,
     /// The index of the pool from which sets are allocated.
     current_pool: usize,
-    blocks: Vec<OwnBlock>,
-    /// The index of the block that parameters go to, and how many of its bytes are taken.
-    current_block: usize,
-    block_bytes: u64,
+    slices: Vec<Slice>,
+    /// The index of the slice that parameters go to, and how many of its bytes are taken.
+    current_slice: usize,
+    slice_bytes: u64,
     queries: vk::QueryPool,
     queries_capacity: u32,
     /// Where dispatches report indices out of range.
@@ -78,9 +117,9 @@ impl Frame {
             commands,
             descriptor_pools: Vec::new(),
             current_pool: 0,
-            blocks: Vec::new(),
-            current_block: 0,
-            block_bytes: 0,
+            slices: Vec::new(),
+            current_slice: 0,
+            slice_bytes: 0,
             queries: vk::QueryPool::null(),
             queries_capacity: 0,
             faults: Vec::new(),
@@ -94,7 +133,7 @@ impl Frame {
     pub fn begin(&mut self, stamps: u32) -> Result<(), DeviceError> {
         let failed = failed("beginning a command buffer");
         let functions = &self.gpu.functions;
-        (self.current_pool, self.current_block, self.block_bytes) = (0, 0, 0);
+        (self.current_pool, self.current_slice, self.slice_bytes) = (0, 0, 0);
         self.faults.clear();
         let info = vk::CommandBufferBeginInfo::default().flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
         // SAFETY: the batch that used the frame before is done.
@@ -145,9 +184,10 @@ impl Frame {
                 Err(error) => return Err(failed("creating descriptors")(error)),
             }
         }
-        let sizes =
-            [vk::DescriptorPoolSize { ty: vk::DescriptorType::STORAGE_BUFFER, descriptor_count: DESCRIPTORS_PER_POOL }];
-        let info = vk::DescriptorPoolCreateInfo::default().max_sets(SETS_PER_POOL).pool_sizes(&sizes);
+        let doublings = self.descriptor_pools.len().min(DOUBLINGS_MAX);
+        let descriptor_count = DESCRIPTORS_MIN << doublings;
+        let sizes = [vk::DescriptorPoolSize { ty: vk::DescriptorType::STORAGE_BUFFER, descriptor_count }];
+        let info = vk::DescriptorPoolCreateInfo::default().max_sets(SETS_MIN << doublings).pool_sizes(&sizes);
         // SAFETY: the structure lives through the call.
         let pool = unsafe { self.gpu.functions.create_descriptor_pool(&info, None) };
         self.descriptor_pools.push(pool.map_err(failed("creating descriptors"))?);
@@ -158,23 +198,20 @@ impl Frame {
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
-    pub fn parameters(&mut self, words: &[u32]) -> Result<Parameters, DeviceError> {
+    pub fn parameters(&mut self, words: &[u32], memory: &mut ParameterMemory) -> Result<Parameters, DeviceError> {
         let size_bytes = (4 * words.len() as u64).max(4);
         let alignment = self.gpu.binding_alignment_bytes.max(16);
-        let fits = |block: &OwnBlock, taken: u64| taken + size_bytes <= block.size_bytes;
-        while self.blocks.get(self.current_block).is_some_and(|block| !fits(block, self.block_bytes)) {
-            (self.current_block, self.block_bytes) = (self.current_block + 1, 0);
+        let fits = |slice: &Slice, taken: u64| taken + size_bytes <= slice.size_bytes;
+        while self.slices.get(self.current_slice).is_some_and(|slice| !fits(slice, self.slice_bytes)) {
+            (self.current_slice, self.slice_bytes) = (self.current_slice + 1, 0);
         }
-        if self.current_block == self.blocks.len() {
-            self.blocks.push(OwnBlock::new(
-                &self.gpu,
-                PARAMETER_BLOCK_BYTES.max(size_bytes),
-                vk::MemoryPropertyFlags::DEVICE_LOCAL,
-            )?);
+        if self.current_slice == self.slices.len() {
+            self.slices.push(memory.slice(&self.gpu, size_bytes)?);
         }
-        let (block, offset_bytes) = (&self.blocks[self.current_block], self.block_bytes);
-        self.block_bytes = (offset_bytes + size_bytes).next_multiple_of(alignment);
-        // SAFETY: the bytes lie inside the block, which no running batch reads: this frame's is not submitted yet.
+        let Slice { block, offset_bytes, .. } = &self.slices[self.current_slice];
+        let offset_bytes = offset_bytes + self.slice_bytes;
+        self.slice_bytes = (self.slice_bytes + size_bytes).next_multiple_of(alignment);
+        // SAFETY: the bytes lie inside the slice, which no running batch reads: this frame's is not submitted yet.
         unsafe {
             let target = block.address.0.add(offset_bytes as usize).cast::<u32>();
             std::ptr::copy_nonoverlapping(words.as_ptr(), target, words.len());
@@ -186,9 +223,14 @@ impl Frame {
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
-    pub fn fault_words(&mut self, label: u32, limit: u64) -> Result<Parameters, DeviceError> {
-        let words = self.parameters(&[0; 4])?;
-        let block = &self.blocks[self.current_block];
+    pub fn fault_words(
+        &mut self,
+        label: u32,
+        limit: u64,
+        memory: &mut ParameterMemory,
+    ) -> Result<Parameters, DeviceError> {
+        let words = self.parameters(&[0; 4], memory)?;
+        let block = &self.slices[self.current_slice].block;
         // SAFETY: the words lie inside the block.
         let address = HostAddress(unsafe { block.address.0.add(words.offset_bytes as usize) });
         self.faults.push(FaultWords { address, label, limit });
@@ -203,7 +245,7 @@ impl Frame {
     /// Returns what dispatches have reported, once the batch is done.
     pub fn index_faults(&self) -> impl Iterator<Item = IndexFault> + '_ {
         self.faults.iter().filter_map(|fault| {
-            // SAFETY: the frame's block lives; the batch is done, and made what it wrote here visible to the host.
+            // SAFETY: the frame's slice lives; the batch is done, and made what it wrote here visible to the host.
             let words = unsafe { fault.address.0.cast::<[u32; 4]>().read() };
             let [noted, place, low, high] = words;
             let index = (u64::from(high) << 32 | u64::from(low)) as i64;

@@ -52,6 +52,8 @@ pub(crate) struct Gpu {
     pub physical: vk::PhysicalDevice,
     pub adapter: Adapter,
     pub limits: vk::PhysicalDeviceLimits,
+    /// The number of bits of time stamps that count on every queue in use.
+    pub timestamp_bits: u32,
     pub target: Target,
     /// The alignment of bindings in bytes.
     pub binding_alignment_bytes: u64,
@@ -122,6 +124,7 @@ impl Gpu {
         };
         let limits = properties.properties.limits;
         let chosen = Families::of(&families);
+        let timestamp_bits = chosen.timestamp_bits(&families);
         let extensions = extensions.unwrap_or_default();
         let budget = extensions.iter().any(|one| one.extension_name_as_c_str() == Ok(ext::memory_budget::NAME));
         let cooperative = cooperative::offered(&system, physical, &extensions);
@@ -154,6 +157,7 @@ impl Gpu {
             physical,
             adapter,
             limits,
+            timestamp_bits,
             target,
             memory,
             allocation_bytes_max: vulkan_11.max_memory_allocation_size,
@@ -283,6 +287,12 @@ impl Families {
             .find(|&family| families[family as usize].queue_flags.contains(Flags::SPARSE_BINDING))
             .or_else(|| find(Flags::SPARSE_BINDING, Flags::empty()).map(|(family, _)| family));
         Families { compute, copy, sparse }
+    }
+
+    /// Returns the smallest number of bits of time stamps that count in a family that runs commands.
+    fn timestamp_bits(&self, families: &[vk::QueueFamilyProperties]) -> u32 {
+        let used = [Some(self.compute.0), self.copy.map(|copy| copy.0)].into_iter().flatten();
+        used.map(|family| families[family as usize].timestamp_valid_bits).min().unwrap_or(0)
     }
 
     fn families(&self) -> Vec<u32> {

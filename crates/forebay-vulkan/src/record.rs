@@ -8,45 +8,65 @@ use forebay_device::DeviceError;
 use forebay_gpu_kernels::{Bound, Dispatch, Operand, lower};
 
 use crate::buffer::OwnBlock;
-use crate::frame::Frame;
+use crate::frame::{Frame, ParameterMemory};
 use crate::gpu::{Gpu, Role, unsupported};
 use crate::memory::{BufferLocation, Memories};
 use crate::pipeline::Pipelines;
 
-/// The number of slots in which dispatches count their workgroups. Slots are used in turn, and are 0 again when they are reused.
-const COUNTERS: u64 = 4096;
+/// The number of slots in which a stream's dispatches count their workgroups.
+const COUNTERS: u64 = 1024;
 /// The number of bytes from one slot to the next: a multiple of every device's alignment of bindings.
 const COUNTER_STRIDE_BYTES: u64 = 256;
 /// The size of a slot in bytes.
 const COUNTER_BYTES: u64 = 16;
 
-/// Zeroed words in which dispatches find out which of their workgroups is the last.
+/// Words in which a stream's dispatches find out which of their workgroups is the last, once they have been needed. Slots are used in turn,
+/// and are 0 again when the dispatches that used them are done.
+#[derive(Default)]
 pub(crate) struct Counters {
-    block: OwnBlock,
+    block: Option<OwnBlock>,
+    /// The next slot, and whether dispatches that may still run use slots from there on.
     next: u64,
+    in_use: bool,
 }
 
 impl Counters {
+    /// Returns a slot, and whether a barrier must come before the dispatch that uses it.
+    ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
-    pub fn new(gpu: &Arc<Gpu>) -> Result<Counters, DeviceError> {
-        let block = OwnBlock::new(gpu, COUNTERS * COUNTER_STRIDE_BYTES, vk::MemoryPropertyFlags::DEVICE_LOCAL)?;
-        // SAFETY: the block belongs to this function, and has this size.
-        unsafe { std::ptr::write_bytes(block.address.0, 0, block.size_bytes as usize) };
-        Ok(Counters { block, next: 0 })
+    fn next(&mut self, gpu: &Arc<Gpu>) -> Result<(BufferLocation, bool), DeviceError> {
+        let block = match self.block.take() {
+            Some(block) => block,
+            None => zeros(gpu, COUNTERS * COUNTER_STRIDE_BYTES)?,
+        };
+        let (slot, needs_barrier) = (self.next, std::mem::take(&mut self.in_use));
+        self.next = (slot + 1) % COUNTERS;
+        self.in_use = self.next == 0;
+        let offset_bytes = slot * COUNTER_STRIDE_BYTES;
+        Ok((BufferLocation { buffer: self.block.insert(block).buffer, offset_bytes }, needs_barrier))
     }
 
-    fn next(&mut self) -> BufferLocation {
-        self.next = (self.next + 1) % COUNTERS;
-        BufferLocation { buffer: self.block.buffer, offset_bytes: self.next * COUNTER_STRIDE_BYTES }
+    /// Requires another barrier, because those that [`Counters::next`] asked for may not have been submitted.
+    pub fn begin_again(&mut self) {
+        (self.next, self.in_use) = (0, true);
     }
+}
+
+/// Returns a block of zeros near the device.
+fn zeros(gpu: &Arc<Gpu>, size_bytes: u64) -> Result<OwnBlock, DeviceError> {
+    let block = OwnBlock::new(gpu, size_bytes, vk::MemoryPropertyFlags::DEVICE_LOCAL)?;
+    // SAFETY: the block belongs to this function, and has this size.
+    unsafe { std::ptr::write_bytes(block.address.0, 0, block.size_bytes as usize) };
+    Ok(block)
 }
 
 /// What recording needs.
 pub(crate) struct Recorder<'a> {
-    pub gpu: &'a Gpu,
+    pub gpu: &'a Arc<Gpu>,
     pub memories: &'a Memories,
     pub pipelines: &'a mut Pipelines,
+    pub parameters: &'a mut ParameterMemory,
     pub counters: &'a mut Counters,
 }
 
@@ -105,7 +125,7 @@ impl Recorder<'_> {
             Some(by_address) if !operands.iter().all(bindable) => by_address,
             _ => dispatch.shader,
         };
-        let parameters = frame.parameters(&dispatch.parameters)?;
+        let parameters = frame.parameters(&dispatch.parameters, self.parameters)?;
         let mut spans = vec![vk::DescriptorBufferInfo {
             buffer: parameters.buffer,
             offset: parameters.offset_bytes,
@@ -157,13 +177,16 @@ impl Recorder<'_> {
             Operand::Write(index) => launch.writes.get(index).map(|binding| binding.region),
             Operand::Workspace | Operand::Between => launch.workspace,
             Operand::Counter => {
-                let place = self.counters.next();
+                let (place, needs_barrier) = self.counters.next(self.gpu)?;
+                if needs_barrier {
+                    self.barrier(frame, Role::Compute);
+                }
                 let (buffer, offset, range) = (place.buffer, place.offset_bytes, COUNTER_BYTES);
                 return Ok(vk::DescriptorBufferInfo { buffer, offset, range });
             }
             Operand::Fault => {
                 let (_, limit) = launch.index_limit().ok_or_else(missing)?;
-                let words = frame.fault_words(launch.label, limit)?;
+                let words = frame.fault_words(launch.label, limit, self.parameters)?;
                 let (buffer, offset, range) = (words.buffer, words.offset_bytes, words.size_bytes);
                 return Ok(vk::DescriptorBufferInfo { buffer, offset, range });
             }
@@ -191,12 +214,12 @@ impl Recorder<'_> {
 
     /// Returns the bytes that contain the address of other bytes.
     fn address(
-        &self,
+        &mut self,
         frame: &mut Frame,
         span: vk::DescriptorBufferInfo,
     ) -> Result<vk::DescriptorBufferInfo, DeviceError> {
         let address = self.gpu.address(span.buffer) + span.offset;
-        let words = frame.parameters(&[address as u32, (address >> 32) as u32])?;
+        let words = frame.parameters(&[address as u32, (address >> 32) as u32], self.parameters)?;
         Ok(vk::DescriptorBufferInfo { buffer: words.buffer, offset: words.offset_bytes, range: words.size_bytes })
     }
 

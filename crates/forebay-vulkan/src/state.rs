@@ -5,9 +5,9 @@ use std::time::Instant;
 use forebay_device::{DeviceError, IndexFault, TraceRecord};
 use forebay_queue::Events;
 
+use crate::frame::ParameterMemory;
 use crate::memory::Memories;
 use crate::pipeline::Pipelines;
-use crate::record::Counters;
 use crate::stream::{Job, Streams};
 
 /// Counts of what the driver was given, updated when it is given.
@@ -29,7 +29,7 @@ pub struct Counts {
 pub(crate) struct State {
     pub(crate) streams: Streams,
     pub(crate) pipelines: Pipelines,
-    pub(crate) counters: Counters,
+    pub(crate) parameters: ParameterMemory,
     pub(crate) memories: Memories,
     pub(crate) events: Events,
     pub(crate) failure: Option<DeviceError>,

@@ -11,10 +11,11 @@ use forebay_base::{EventId, StreamId};
 use forebay_device::{DeviceError, IndexFault, TraceRecord};
 
 use crate::buffer::OwnBlock;
-use crate::disk::Transfer;
+use crate::disk::{BOUNCE_BYTES, Transfer};
 use crate::frame::Frame;
 use crate::gpu::{Gpu, Queue, Role, failed};
 use crate::host_launch::HostLaunch;
+use crate::record::Counters;
 
 /// The device's clock and ours.
 #[derive(Clone, Copy, Debug)]
@@ -24,16 +25,23 @@ pub(crate) struct Clock {
     /// The device's ticks at some later time.
     pub ticks: u64,
     pub at: Duration,
+    /// The number of bits in which the device counts ticks. After the largest number comes 0: with 36 bits, about once an hour.
+    pub bits: u32,
     /// The number of nanoseconds per tick.
     pub period_ns: f64,
 }
 
 impl Clock {
-    /// Returns the time since birth at which the device's clock showed this many ticks.
-    pub fn time(&self, ticks: u64) -> Duration {
-        let since = ticks.wrapping_sub(self.ticks) as i64 as f64 * self.period_ns;
-        let at = self.at.as_nanos() as f64 + since;
-        Duration::from_nanos(at.max(0.0) as u64)
+    /// Returns the time since birth at which the device's clock showed this many ticks: the latest such time before `now`, or a little
+    /// after it, since the two clocks do not run at exactly the same speed.
+    pub fn time(&self, ticks: u64, now: Duration) -> Duration {
+        let counted = u64::MAX.checked_shr(u64::BITS.saturating_sub(self.bits)).unwrap_or(0);
+        let since_ns = (ticks.wrapping_sub(self.ticks) & counted) as f64 * self.period_ns;
+        let turn_ns = (counted as f64 + 1.0) * self.period_ns;
+        let [at_ns, now_ns] = [self.at, now].map(|time| time.as_nanos() as f64);
+        let turns = ((now_ns - at_ns - since_ns) / turn_ns + 1.0 / 16.0).floor();
+        let time_ns = at_ns + since_ns + turns * turn_ns;
+        Duration::from_nanos(time_ns.max(0.0) as u64)
     }
 }
 
@@ -107,6 +115,9 @@ pub(crate) struct Stream {
     running: VecDeque<Running>,
     /// Whether a thread of the host has the latest item, so that nothing after it is submitted.
     on_host: bool,
+    pub counters: Counters,
+    /// The host memory through which bytes pass from files to device memory and back, once it has been needed.
+    bounce: [Option<Arc<OwnBlock>>; 2],
 }
 
 /// A job for a thread of the host.
@@ -161,8 +172,9 @@ impl Streams {
         let turn = self.streams.len();
         let (pending, running) = (VecDeque::new(), VecDeque::new());
         let (last, submitted, done) = (value, value, value);
+        let (role, on_host, counters, bounce) = (Role::Copy, false, Counters::default(), Default::default());
         let stream =
-            Stream { semaphore, role: Role::Copy, turn, last, submitted, done, pending, running, on_host: false };
+            Stream { semaphore, role, turn, last, submitted, done, pending, running, on_host, counters, bounce };
         self.streams.insert(id, stream);
         Ok(())
     }
@@ -174,13 +186,28 @@ impl Streams {
         if stream.done == stream.last {
             self.free.push((stream.semaphore, stream.done));
         } else {
-            // SAFETY: what was submitted is done: the caller waited for the device, or it is lost.
+            // SAFETY: nothing that was submitted runs: the caller waited for the device, or it is lost.
             unsafe { self.gpu.functions.destroy_semaphore(stream.semaphore, None) };
         }
     }
 
     pub fn get(&mut self, id: StreamId) -> Result<&mut Stream, DeviceError> {
         self.streams.get_mut(&id).ok_or_else(|| DeviceError::Lost { reason: format!("{id} does not exist") })
+    }
+
+    /// Returns the host memory through which a stream's copies between device memory and files pass. Those in one direction come one after
+    /// another, even in the same list, and share it. Those in the other direction have their own: they would need a barrier in between.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    pub fn bounce(&mut self, id: StreamId, to_disk: bool) -> Result<Arc<OwnBlock>, DeviceError> {
+        let gpu = self.gpu.clone();
+        let place = &mut self.get(id)?.bounce[usize::from(to_disk)];
+        let block = match place.take() {
+            Some(block) => block,
+            None => Arc::new(OwnBlock::new(&gpu, BOUNCE_BYTES, vk::MemoryPropertyFlags::HOST_CACHED)?),
+        };
+        Ok(place.insert(block).clone())
     }
 
     pub fn ids(&self) -> Vec<StreamId> {
@@ -370,18 +397,23 @@ impl Streams {
                     }
                     self.fences.push(fence);
                 }
-                let mut end = clock.birth.elapsed();
+                let now = clock.birth.elapsed();
+                let mut end = now;
                 if let Some(batch) = batch {
                     let stamps = batch.frame.stamps(batch.stamps)?;
-                    let time = |stamp: u32| stamps.get(stamp as usize).map_or(end, |&ticks| clock.time(ticks));
-                    done.trace.extend(batch.marks.iter().map(|mark| TraceRecord {
-                        stream: id,
-                        label: mark.label,
-                        name: mark.name,
-                        bytes: mark.bytes,
-                        start: time(mark.stamps.0),
-                        end: time(mark.stamps.1),
-                        worker_time: Duration::ZERO,
+                    let time = |stamp: u32| stamps.get(stamp as usize).map_or(now, |&ticks| clock.time(ticks, now));
+                    done.trace.extend(batch.marks.iter().map(|mark| {
+                        let [start, end] = [mark.stamps.0, mark.stamps.1].map(time);
+                        TraceRecord {
+                            stream: id,
+                            label: mark.label,
+                            name: mark.name,
+                            bytes: mark.bytes,
+                            // If no one asked for so long that the device's clock began again, nothing ends before it starts.
+                            start: start.min(end),
+                            end,
+                            worker_time: Duration::ZERO,
+                        }
                     }));
                     done.index_faults.extend(batch.frame.index_faults());
                     end = batch.stamps.checked_sub(1).map_or(end, time);
@@ -467,4 +499,38 @@ fn submit(
         .signal_semaphore_infos(&signals);
     // SAFETY: everything lives until the batch is done; the caller holds the lock of the queues.
     unsafe { gpu.functions.queue_submit2(batch.queue.handle, &[info], fence) }.map_err(failed("submitting commands"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_that_begin_again_keep_counting() {
+        let (at, period_ns, seconds) = (Duration::from_secs(1), 52.083, Duration::from_secs);
+        for bits in [36, 64] {
+            // 36 bits are full a moment after the clocks were compared.
+            let clock = Clock { birth: Instant::now(), ticks: (1 << 36) - 1000, at, bits, period_ns };
+            for passed in [0, 1, 3000, 4000, 400_000] {
+                let all = u128::from(clock.ticks) + (passed as f64 * 1e9 / period_ns) as u128;
+                let ticks = (all & ((1u128 << bits) - 1)) as u64;
+                // Asked at once, a while later, or by a clock that is a little slow.
+                let moment = at + seconds(passed);
+                for now in [moment, moment + seconds(1800), moment.saturating_sub(seconds(20))] {
+                    let found = clock.time(ticks, now).as_secs_f64();
+                    assert!((found - moment.as_secs_f64()).abs() < 1e-3, "{bits} bits, {passed} s: {found}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn times_on_queues_without_time_stamps_are_when_they_are_asked_for() {
+        let (birth, now) = (Instant::now(), Duration::from_secs(7));
+        for (period_ns, expected) in [(1.0, now), (0.0, Duration::ZERO)] {
+            let clock = Clock { birth, ticks: 123, at: Duration::from_secs(1), bits: 0, period_ns };
+            let found = clock.time(98_765, now);
+            assert!(found.abs_diff(expected) < Duration::from_micros(1), "{found:?}");
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Threads of the host that work for streams: one moves bytes to and from spill files, and one runs launches on the host. Each starts when
 //! it is first needed, and ends with the device.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -115,7 +116,11 @@ impl Shared {
         let builder = std::thread::Builder::new().name(name.to_string());
         let thread = builder.spawn(move || {
             while let Ok(job) = receiver.recv() {
-                let outcome = run_job(&gpu, &shared, &job, &mut run);
+                let attempt = AssertUnwindSafe(|| run_job(&gpu, &shared, &job, &mut run));
+                // Whoever waits for jobs must learn of every end.
+                let outcome = catch_unwind(attempt).unwrap_or_else(|_| {
+                    Err(DeviceError::Lost { reason: "a job on a thread of the host panicked".to_string() })
+                });
                 let mut state = shared.lock();
                 state.jobs -= 1;
                 let more = outcome.and_then(|()| {

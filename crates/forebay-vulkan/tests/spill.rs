@@ -1,7 +1,9 @@
 //! Spill files of a Vulkan device: bytes come back as they were written, through host memory and through device memory.
 
+use std::sync::Arc;
+
 use forebay_base::{Command, MemoryId, Region};
-use forebay_device::{Device, DeviceError};
+use forebay_device::{Device, DeviceError, Readable};
 use forebay_device_testing::read_only::bytes_that_are_only_read;
 use forebay_testing::Random;
 use forebay_testing::parts::skipped;
@@ -97,6 +99,54 @@ fn events_order_files_and_kernels_streams() {
         assert!(found.iter().all(|&byte| byte == generation as u8), "generation {generation}");
         device.synchronize(compute).unwrap();
     }
+}
+
+/// Bytes that cannot be read.
+#[derive(Debug)]
+struct Unreadable;
+
+impl Readable for Unreadable {
+    fn size_bytes(&self) -> u64 {
+        BYTES
+    }
+
+    fn read(&self, _: u64, _: &mut [u8]) -> Result<(), String> {
+        Err("the file is gone".to_string())
+    }
+}
+
+/// A stream is destroyed only when its commands are complete, also if another stream has failed meanwhile.
+#[test]
+fn a_stream_that_is_destroyed_after_a_failure_is_done() {
+    let Some(device) = device() else { return };
+    const WORK_BYTES: u64 = 64 << 20;
+    let file = device.create_read_only(Arc::new(Unreadable)).unwrap();
+    let (block, memory) = (device.create_host_block(BYTES).unwrap(), device.create_placed(WORK_BYTES).unwrap());
+    let [disk, compute] = ["disk", "compute"].map(|name| device.create_stream(name, 0).unwrap());
+    let all = Region::new(memory, 0, WORK_BYTES);
+    // Takes longer than the failure.
+    let fill = |pattern: u8| {
+        [Command::Fill { stream: compute, region: all, pattern: [pattern; 4] }, Command::Barrier { stream: compute }]
+    };
+    device.submit(&(1..=40).flat_map(fill).collect::<Vec<_>>()).unwrap();
+    let (from, to) = (Region::new(file, 0, BYTES), Region::new(block, 0, BYTES));
+    device.submit(&[Command::Copy { stream: disk, from, to }]).unwrap();
+    let failure = loop {
+        match device.submit(&[]) {
+            Ok(()) => std::thread::yield_now(),
+            Err(failure) => break failure,
+        }
+    };
+    assert_eq!(failure, DeviceError::Read { reason: "the file is gone".to_string() });
+    device.destroy_stream(compute);
+    if device.limits().unified {
+        let mut last = [0; 4];
+        device.read_host(Region::new(memory, WORK_BYTES - 4, 4), &mut last);
+        assert_eq!(last, [40; 4]);
+    }
+    device.destroy_memory(memory);
+    device.recover().unwrap();
+    device.synchronize(disk).unwrap();
 }
 
 #[test]

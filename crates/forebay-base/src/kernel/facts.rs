@@ -15,6 +15,7 @@ mod integer;
 mod loss;
 mod movement;
 mod normalization;
+mod operand_types;
 mod optimizer;
 mod placement;
 mod product;

@@ -1,7 +1,10 @@
-//! Copies between spaces that bypass the caches if the processor supports that.
+//! Copies between spaces that bypass the caches if the processor has the vector instructions for it.
 //!
 //! Data that moves between spaces is large and seldom used again soon. Ordinary stores first read each line of the target and evict the
 //! data of kernels from the caches that they share with the copy. Streaming stores do neither.
+
+#[cfg(target_arch = "x86_64")]
+use super::isa::{self, InstructionSet};
 
 /// The minimum size of a streamed copy, in bytes. Smaller copies may as well stay in the caches.
 const STREAMED_MIN_BYTES: usize = 256 << 10;
@@ -12,8 +15,8 @@ const STREAMED_MIN_BYTES: usize = 256 << 10;
 /// As for [`std::ptr::copy_nonoverlapping`].
 pub(super) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
-    if bytes >= STREAMED_MIN_BYTES && is_x86_feature_detected!("avx") {
-        // SAFETY: the caller vouches for the bytes, and the processor has the instructions.
+    if bytes >= STREAMED_MIN_BYTES && isa::has(InstructionSet::Avx2) {
+        // SAFETY: the caller vouches for the bytes, and the processor has AVX2 and so AVX.
         return unsafe { stream(from, to, bytes) };
     }
     // SAFETY: the caller vouches for the bytes.

@@ -17,6 +17,7 @@ use super::disk_file::{self, DiskWay};
 use super::link::Pace;
 use super::lock::lock;
 use super::memory::Address;
+use super::panics::caught;
 use super::spill_file::{BLOCK_BYTES, SpillFile};
 use super::sys::AddressRange;
 use super::tracer::{Traced, Tracer};
@@ -175,7 +176,7 @@ impl Drive {
                 continue;
             }
             let transfer = &running.transfer;
-            let moved = match &transfer.way {
+            let moved = caught("a copy to or from a file", || match &transfer.way {
                 DiskWay::ToSpill(file) => self.write(file, transfer, piece),
                 DiskWay::FromSpill(file) => self.read(file, transfer, piece),
                 DiskWay::FromReadOnly(bytes) => {
@@ -183,7 +184,7 @@ impl Drive {
                     let to = unsafe { std::slice::from_raw_parts_mut(piece.address(transfer), piece.bytes as usize) };
                     disk_file::read(&**bytes, piece.block_offset + piece.head, to)
                 }
-            };
+            });
             if let Err(failure) = moved {
                 running.failed.store(true, Ordering::Relaxed);
                 running.finish.fail(failure);

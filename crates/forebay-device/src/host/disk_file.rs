@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use forebay_base::{MemoryId, Region};
 
+use super::panics::caught;
 use super::spill_file::SpillFile;
 use crate::device::{DeviceError, DeviceUsage};
 use crate::readable::Readable;
@@ -132,7 +133,8 @@ impl DiskFiles {
 /// Reads bytes of a read-only file.
 ///
 /// # Errors
-/// [`DeviceError::Read`].
+/// [`DeviceError::Read`]; [`DeviceError::Lost`] if [`Readable::read`] panicked.
 pub fn read(bytes: &dyn Readable, offset_bytes: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-    bytes.read(offset_bytes, into).map_err(|reason| DeviceError::Read { reason })
+    // The threads of other devices call this, too.
+    caught("reading a file", || bytes.read(offset_bytes, into).map_err(|reason| DeviceError::Read { reason }))
 }

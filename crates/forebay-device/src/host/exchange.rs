@@ -54,6 +54,7 @@ pub(super) fn start(
             finish.fail(DeviceError::Lost { reason: format!("exchange {number} with the other processes: {reason}") });
         }
     });
-    // SAFETY: as above; `finish` is dropped with `done`.
+    // SAFETY: as above; `finish` is dropped with `done`. After a failure, the device is lost for good. That its memory stays until the
+    // process ends is not ensured: a late message could still be written there.
     unsafe { communicator.start(messages, done) };
 }

@@ -1,12 +1,11 @@
 //! The host's processor for other devices: it runs the launches whose operands are in host blocks, wherever the other launches run.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use forebay_base::{Kernel, Launch, TensorDesc};
 
 use super::memory::{Address, system};
-use super::work::{panic_text, run, workspace_desc};
-use super::{STACK_SIZE_BYTES, kernels, threads_of};
+use super::panics::caught;
+use super::work::{run, workspace_desc};
+use super::{STACK_SIZE_BYTES, isa, kernels, threads_of};
 use crate::device::{DeviceError, IndexFault};
 
 /// Threads that run the kernels of the host device, with bit-identical results.
@@ -53,8 +52,9 @@ impl Processor {
     /// Creates as many threads as the machine runs at once.
     ///
     /// # Errors
-    /// Returns an error if the system refuses them.
+    /// Returns an error if the system refuses them, or if `FOREBAY_ISA` names no vector instructions of this processor.
     pub fn new() -> Result<Processor, DeviceError> {
+        isa::check()?;
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(threads_of(None))
             .stack_size(STACK_SIZE_BYTES)
@@ -91,13 +91,9 @@ impl Processor {
         let (reads, writes) = (of(reads), of(writes));
         let desc = launch.workspace.as_ref().map(workspace_desc).transpose()?.flatten();
         let workspace = desc.zip(workspace.map(Address));
-        let attempt = AssertUnwindSafe(|| {
+        caught(format_args!("kernel {}", launch.kernel.name()), || {
             // SAFETY: the caller's promises.
             self.pool.install(|| unsafe { run(launch, &reads, &writes, workspace.as_ref()) })
-        });
-        catch_unwind(attempt).unwrap_or_else(|panic| {
-            let reason = format!("kernel {} panicked: {}", launch.kernel.name(), panic_text(&*panic));
-            Err(DeviceError::Lost { reason })
         })
     }
 }

@@ -1,7 +1,6 @@
 //! Work on the pool: launches, fills and copies. Copies are cut into pieces, so that several threads can move them and a thread that comes
 //! from a kernel soon returns to it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use super::disk::Transfer;
 use super::exchange;
 use super::kernels::{self, View};
 use super::memory::Address;
+use super::panics::caught;
 use super::shared::Shared;
 use super::tracer::Traced;
 use crate::device::{DeviceError, IndexFault};
@@ -103,12 +103,8 @@ impl Pool for Shared {
                 let start = Instant::now();
                 // SAFETY: `submit` resolved every region inside live, mapped memory of at least the descriptor's size, and the
                 // contract of commands gives this launch its operands for its duration.
-                let attempt = AssertUnwindSafe(|| unsafe { run(&launch, &reads, &writes, workspace.as_ref()) });
-                let outcome = catch_unwind(attempt).unwrap_or_else(|panic| {
-                    let reason = format!("kernel {} panicked: {}", launch.kernel.name(), panic_text(&*panic));
-                    Err(DeviceError::Lost { reason })
-                });
-                match outcome {
+                let attempt = || unsafe { run(&launch, &reads, &writes, workspace.as_ref()) };
+                match caught(format_args!("kernel {}", launch.kernel.name()), attempt) {
                     Ok(fault) => {
                         fault.into_iter().for_each(|fault| shared.note_index_fault(fault));
                         let (label, name) = (Some(launch.label), launch.kernel.name());
@@ -131,11 +127,6 @@ impl Shared {
             self.spawn(priority, job);
         }
     }
-}
-
-pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
 }
 
 fn views<'a>(bindings: &'a [Binding], addresses: &[Address]) -> Vec<View<'a>> {

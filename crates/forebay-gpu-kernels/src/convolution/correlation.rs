@@ -6,6 +6,7 @@
 use forebay_base::kernel::Activation;
 
 use super::super::operand_type::{Builds, CooperativeBuilds, OperandType};
+use super::super::operands::bindings;
 use super::super::shaders::{
     CORRELATION_64X64, CORRELATION_64X64_BF16, CORRELATION_64X64_BF16_COOPERATIVE, CORRELATION_64X64_F16,
     CORRELATION_64X64_F16_COOPERATIVE, CORRELATION_128X16, CORRELATION_128X16_BF16,
@@ -16,6 +17,7 @@ use super::super::shaders::{
     CORRELATION_DIRECT, CORRELATION_DIRECT_BF16, CORRELATION_DIRECT_F16,
 };
 use super::super::spatial::Spatial;
+use super::super::target::{GROUPS_MIN, LARGE_TILE_BYTES};
 use super::super::{Dispatch, Operand, Shader, Target, groups};
 use super::Geometry;
 
@@ -32,10 +34,6 @@ const COOPERATIVE_128X16: CooperativeBuilds =
     [&CORRELATION_128X16_F16_COOPERATIVE, &CORRELATION_128X16_BF16_COOPERATIVE];
 const COOPERATIVE_64X64: CooperativeBuilds = [&CORRELATION_64X64_F16_COOPERATIVE, &CORRELATION_64X64_BF16_COOPERATIVE];
 const DIRECT: Builds = [&CORRELATION_DIRECT, &CORRELATION_DIRECT_F16, &CORRELATION_DIRECT_BF16];
-/// The bytes of shared memory that the largest tile needs.
-const LARGE_TILE_BYTES: u32 = 32 << 10;
-/// The number of workgroups that keeps a device busy: the largest tile is used only if it leaves at least as many.
-const GROUPS_MIN: u64 = 128;
 
 /// Target elements along a dimension that use the same taps: their positions have the same remainder modulo the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,7 +225,7 @@ impl Direction<'_> {
         Dispatch {
             shader,
             constants: vec![u32::from(self.geometry.window.is_maskable())],
-            bindings: [Operand::Read(0), Operand::Read(1), bias_operand, Operand::Write(0)].map(Into::into).to_vec(),
+            bindings: bindings([Operand::Read(0), Operand::Read(1), bias_operand, Operand::Write(0)]),
             parameters,
             groups,
         }

@@ -8,6 +8,7 @@ use forebay_base::SumTree;
 use forebay_base::kernel::reduction_block;
 
 use super::super::operand_type::{Builds, CooperativeBuilds, OperandType};
+use super::super::operands::{BINDING_ALIGNMENT_BYTES, bindings};
 use super::super::shaders::{
     WEIGHT_GRADIENT_16X64_NARROW, WEIGHT_GRADIENT_16X128, WEIGHT_GRADIENT_16X128_BF16, WEIGHT_GRADIENT_16X128_F16,
     WEIGHT_GRADIENT_32X64_NARROW, WEIGHT_GRADIENT_32X128, WEIGHT_GRADIENT_32X128_BF16, WEIGHT_GRADIENT_32X128_F16,
@@ -106,7 +107,7 @@ pub(super) fn lower(geometry: &Geometry, stays_wide: bool, gpu: &Target) -> Lowe
     let (count, (own, are_images)) = (subtrees.count(), subtrees.own());
     let [row_tiles, column_tiles, _] = count_of(size);
     let tiles = row_tiles * column_tiles * u64::from(geometry.groups);
-    let workspace_bytes = if count > 1 { (count * weight_bytes).next_multiple_of(256) } else { 0 };
+    let workspace_bytes = if count > 1 { (count * weight_bytes).next_multiple_of(BINDING_ALIGNMENT_BYTES) } else { 0 };
 
     let groups = groups(tiles * count, gpu);
     let counts = [
@@ -135,7 +136,7 @@ pub(super) fn lower(geometry: &Geometry, stays_wide: bool, gpu: &Target) -> Lowe
     let dispatch = Dispatch {
         shader,
         constants: vec![u32::from(count > 1 || stays_wide)],
-        bindings: [Operand::Read(0), Operand::Read(1), Operand::Write(0), of_subtrees].map(Into::into).to_vec(),
+        bindings: bindings([Operand::Read(0), Operand::Read(1), Operand::Write(0), of_subtrees]),
         parameters,
         groups,
     };
@@ -148,7 +149,7 @@ pub(super) fn lower(geometry: &Geometry, stays_wide: bool, gpu: &Target) -> Lowe
     let sums = Dispatch {
         shader: if stays_wide { OperandType::Float32 } else { geometry.operand_type }.build(SUMS),
         constants: Vec::new(),
-        bindings: [Operand::Between, Operand::Write(0)].map(Into::into).to_vec(),
+        bindings: bindings([Operand::Between, Operand::Write(0)]),
         parameters: counts.map(|word| word as u32).to_vec(),
         groups,
     };

@@ -6,6 +6,7 @@ use forebay_base::Command;
 use forebay_device::DeviceError;
 use forebay_queue::shim::lock;
 use forebay_queue::shim::sync::{Mutex, MutexGuard};
+use forebay_sync::race::HostAction;
 
 use super::batch::Batch;
 use super::context::Context;
@@ -91,7 +92,7 @@ impl Event {
             match state.timers.take(&**self.context.device()).map_err(failed)? {
                 Found::Timer(timer, seen) => {
                     if let Some(Timer { event, generation }) = seen {
-                        state.note_host(forebay_sync::race::HostAction::WaitEvent { event, generation });
+                        state.note_host(HostAction::WaitEvent { event, generation });
                     }
                     return Ok(timer);
                 }

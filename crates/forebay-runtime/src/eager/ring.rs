@@ -18,7 +18,7 @@ pub struct Ring {
 /// The mutable state of a ring.
 #[derive(Default)]
 pub struct RingState {
-    /// The number of blocks that threads hold.
+    /// The number of blocks that threads hold or are about to take.
     pub holders: usize,
     /// The number of blocks that have been released.
     pub releases: u64,

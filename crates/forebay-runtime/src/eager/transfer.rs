@@ -22,6 +22,7 @@ use crate::error::RuntimeError;
 
 /// The number of bytes that go through one block.
 const PIECE_BYTES: u64 = 1 << 20;
+
 /// A host block, which is free again once it is dropped and every copy has passed.
 struct Staging<'a> {
     shared: &'a Shared,
@@ -29,29 +30,49 @@ struct Staging<'a> {
     region: Region,
 }
 
+/// Why a thread got no block.
+struct NoBlock {
+    error: RuntimeError,
+    /// The number of releases before the thread tried.
+    releases: u64,
+    /// Whether no other thread holds a block, is about to take one, or has released one in the meantime.
+    is_final: bool,
+}
+
 impl<'a> Staging<'a> {
     /// Takes a block that no thread holds.
-    fn new(shared: &'a Shared, size_bytes: u64) -> Result<Staging<'a>, RuntimeError> {
+    fn new(shared: &'a Shared, size_bytes: u64) -> Result<Staging<'a>, NoBlock> {
+        let ring = &shared.ring;
+        let mut state = lock(&ring.state);
+        // Counted first: a thread that finds no block must know that this one may hold it.
+        state.holders += 1;
+        let releases = state.releases;
+        drop(state);
         // The host itself uses it, so no one else must use it any more.
-        let place = shared.allocate(StoreKind::Staging, Agent::Host, size_bytes, "staging")?;
-        lock(&shared.ring.state).holders += 1;
-        Ok(Staging { shared, block: place.block, region: place.region })
+        match shared.allocate(StoreKind::Staging, Agent::Host, size_bytes, "staging") {
+            Ok(place) => Ok(Staging { shared, block: place.block, region: place.region }),
+            Err(error) => {
+                let mut state = lock(&ring.state);
+                state.holders -= 1;
+                let is_final = state.holders == 0 && state.releases == releases;
+                drop(state);
+                ring.released.notify_all();
+                Err(NoBlock { error, releases, is_final })
+            }
+        }
     }
 
     /// Takes a block; if threads hold all of them, waits until one is released. The caller holds none itself.
     fn wait_for(shared: &'a Shared, size_bytes: u64) -> Result<Staging<'a>, RuntimeError> {
         let ring = &shared.ring;
         loop {
-            let seen = lock(&ring.state).releases;
-            let error = match Staging::new(shared, size_bytes) {
-                Err(error @ RuntimeError::OutOfMemory(_)) => error,
-                result => return result,
+            let releases = match Staging::new(shared, size_bytes) {
+                Ok(staging) => return Ok(staging),
+                Err(NoBlock { error: RuntimeError::OutOfMemory(_), releases, is_final: false }) => releases,
+                Err(NoBlock { error, .. }) => return Err(error),
             };
             let mut state = lock(&ring.state);
-            if state.holders == 0 && state.releases == seen {
-                return Err(error);
-            }
-            while state.releases == seen && state.holders > 0 {
+            while state.releases == releases && state.holders > 0 {
                 state = wait(&ring.released, state);
             }
         }
@@ -219,13 +240,14 @@ impl<'a> Reader<'a> {
                 return Staging::wait_for(self.shared, size_bytes);
             }
             match Staging::new(self.shared, size_bytes) {
-                Err(RuntimeError::OutOfMemory(_)) => {
+                Err(NoBlock { error: RuntimeError::OutOfMemory(_), .. }) => {
                     if self.rounds.is_empty() {
                         self.close()?;
                     }
                     self.finish()?;
                 }
-                result => return result,
+                Err(NoBlock { error, .. }) => return Err(error),
+                Ok(staging) => return Ok(staging),
             }
         }
     }

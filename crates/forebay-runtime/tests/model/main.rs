@@ -28,10 +28,15 @@ fn check(name: &str, delays_max: usize, random: usize, case: impl Fn() + Send + 
 
 /// A context with room for this many tensors.
 fn context(tensors: u64) -> Context {
+    context_with(tensors, 4)
+}
+
+/// A context with room for this many tensors on the device, and for others on their way there.
+fn context_with(tensors: u64, on_the_way: u64) -> Context {
     let options = ContextOptions::default()
         .device_memory_bytes(tensors * TILE_BYTES)
         .segment_bytes(TILE_BYTES)
-        .staging_bytes(4 * TILE_BYTES)
+        .staging_bytes(on_the_way * TILE_BYTES)
         .record(true);
     Context::new(Arc::new(ModelDevice::new()), &options).expect("a context")
 }
@@ -108,6 +113,20 @@ fn threads_free_and_allocate_at_once() {
         assert_holds(&c, 2.0);
         other.join().expect("no panic");
         drop(c);
+        finish(&context);
+    });
+}
+
+#[test]
+fn threads_share_a_host_block() {
+    check("two threads write through one host block", 1, 1000, || {
+        let context = context_with(2, 1);
+        let other = {
+            let context = context.clone();
+            thread::spawn(move || drop(tensor(&context, 1.0)))
+        };
+        drop(tensor(&context, 2.0));
+        other.join().expect("no panic");
         finish(&context);
     });
 }

@@ -181,3 +181,17 @@ fn layer_normalization_and_gradient_agree_with_the_host() {
         compare(seed, &kernel, &[dy, x, scale, mean, inverse], &writes, 1e-5 * count.sqrt());
     }
 }
+
+#[test]
+fn rows_with_infinities_and_nan_are_normalized_as_on_the_host() {
+    let (desc, rows, row) = ([3, 8], [3, 1], [8]);
+    let [desc, rows, row] = [&desc[..], &rows, &row].map(|sizes| packed(DataType::Float32, sizes));
+    let mut random = Random::new(70);
+    let (mut x, scale, bias) = (random.tensor(&desc), random.tensor(&row), random.tensor(&row));
+    (x.1[3], x.1[8 + 2]) = (f64::INFINITY, f64::NAN);
+    let kernel = Kernel::LayerNormalization { axis: 1, epsilon: EPSILON };
+    let writes = [desc, rows.clone(), rows];
+    for count in [1, 3] {
+        compare(70, &kernel, &[x.clone(), scale.clone(), bias.clone()], &writes[..count], 1e-5);
+    }
+}

@@ -12,24 +12,40 @@ fn orders_of_every_type_agree() {
         let mut random = Random::new(seed);
         // Rows that belong to a single invocation, and rows that belong to a workgroup.
         let size = if seed % 3 == 0 { 129 + random.below(400) } else { 1 + random.below(40) };
-        let [outer, inner] = [1 + random.below(3), 1 + random.below(3)];
         let k = 1 + random.below(size.min(20));
-        let [largest, nan_first, last] = [0, 1, 2].map(|_| random.below(2) == 0);
-        let desc = packed(data_type, &[outer, size, inner]);
-        let (low, high) = match data_type {
-            DataType::Bool => (0, 1),
-            DataType::UInt8 | DataType::UInt16 | DataType::UInt32 | DataType::UInt64 => (0, 20),
-            _ => (-9, 9),
-        };
-        let (desc, mut values) = random.integers(&desc, low, high);
-        if data_type.is_float() {
-            for (i, value) in values.iter_mut().enumerate() {
-                *value = [*value, -0.0, f64::NAN, *value * 0.5, f64::NEG_INFINITY][i * 7 % 5];
-            }
-        }
-        let kernel = Kernel::TopK { axis: 1, largest, nan_first, last };
-        compare(seed, &kernel, &[(desc, values)], &[packed(DataType::Int64, &[outer, k, inner])], 0.0);
+        orders_agree(seed, &mut random, data_type, size, k);
     }
+}
+
+#[test]
+fn orders_of_many_elements_agree() {
+    let types = [DataType::Float32, DataType::Int64, DataType::UInt8].into_iter().cycle();
+    // Rows that are sorted as one block, as an incomplete one, and by merges of several blocks.
+    for ((seed, size), data_type) in (0..).zip([1024, 129, 1025, 2048, 2500, 5000]).zip(types) {
+        let mut random = Random::new(100 + seed);
+        let k = if seed % 2 == 0 { size } else { 17 + random.below(size - 16) };
+        orders_agree(seed, &mut random, data_type, size, k);
+    }
+}
+
+/// Checks the order of the first k elements of rows, many of which are equal.
+fn orders_agree(seed: u64, random: &mut Random, data_type: DataType, size: u64, k: u64) {
+    let [outer, inner] = [1 + random.below(3), 1 + random.below(3)];
+    let [largest, nan_first, last] = [0, 1, 2].map(|_| random.below(2) == 0);
+    let desc = packed(data_type, &[outer, size, inner]);
+    let (low, high) = match data_type {
+        DataType::Bool => (0, 1),
+        DataType::UInt8 | DataType::UInt16 | DataType::UInt32 | DataType::UInt64 => (0, 20),
+        _ => (-9, 9),
+    };
+    let (desc, mut values) = random.integers(&desc, low, high);
+    if data_type.is_float() {
+        for (i, value) in values.iter_mut().enumerate() {
+            *value = [*value, -0.0, f64::NAN, *value * 0.5, f64::NEG_INFINITY][i * 7 % 5];
+        }
+    }
+    let kernel = Kernel::TopK { axis: 1, largest, nan_first, last };
+    compare(seed, &kernel, &[(desc, values)], &[packed(DataType::Int64, &[outer, k, inner])], 0.0);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! the same bytes are a hazard that the layer does not report (it cannot distinguish this from an update), but the race checker does.
 
 use forebay_base::kernel::samples::{self, Sample};
-use forebay_base::kernel::{KernelKind, UnaryOp};
+use forebay_base::kernel::{KernelKind, ReduceOp, UnaryOp};
 use forebay_base::{Binding, Command, DataType, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc};
 use forebay_device::{Device, DeviceError};
 use forebay_testing::parts::skipped;
@@ -176,4 +176,41 @@ fn judge(bench: &Bench, samples: &[Sample]) {
         }
     }
     assert!(unseen.is_empty(), "without a barrier the layer says nothing of {unseen:#?}");
+}
+
+/// Dispatches that no barrier separates count their workgroups in words of their own, whatever their number.
+#[test]
+fn launches_that_run_at_once_do_not_share_counters() {
+    let Some(Bench { device, stream }) = bench() else { return };
+    const LAUNCHES: u64 = 5000;
+    let [x, y] = [1 << 15, 1].map(|size| TensorDesc::packed(DataType::Float32, &[1, size]).unwrap());
+    let kernel = Kernel::Reduce { op: ReduceOp::Max, axes: vec![1] };
+    let [reads, writes] = [[x.clone()], [y.clone()]];
+    let workspace_bytes = device.workspace_bytes(&kernel, &reads, &writes).unwrap();
+    assert!(workspace_bytes > 0, "several workgroups per launch");
+    let (result_bytes, x_bytes) = (APART + workspace_bytes.next_multiple_of(APART), x.total_size_bytes());
+    let memory = device.create_placed(x_bytes + LAUNCHES * result_bytes).unwrap();
+    let block = device.create_host_block(LAUNCHES * result_bytes).unwrap();
+    let (operand, results) = (Region::new(memory, 0, x_bytes), Region::new(memory, x_bytes, LAUNCHES * result_bytes));
+    let bind = |region, desc: &TensorDesc| vec![Binding { region, desc: desc.clone() }];
+    let launch = |number: u64| {
+        let start = x_bytes + number * result_bytes;
+        let writes = bind(Region::new(memory, start, y.total_size_bytes()), &y);
+        let workspace = Some(Region::new(memory, start + APART, workspace_bytes));
+        let launch = Launch { kernel: kernel.clone(), reads: bind(operand, &x), writes, workspace, label: 0 };
+        Command::Launch { stream, launch: Box::new(launch) }
+    };
+    let mut commands = vec![
+        Command::Fill { stream, region: operand, pattern: 1f32.to_ne_bytes() },
+        Command::Fill { stream, region: results, pattern: [0; 4] },
+        Command::Barrier { stream },
+    ];
+    commands.extend((0..LAUNCHES).map(launch));
+    let on_host = Region::new(block, 0, LAUNCHES * result_bytes);
+    commands.extend([Command::Barrier { stream }, Command::Copy { stream, from: results, to: on_host }]);
+    device.submit(&commands).and_then(|()| device.synchronize(stream)).unwrap();
+    let mut found = vec![0; (LAUNCHES * result_bytes) as usize];
+    device.read_host(on_host, &mut found);
+    let wrong = found.chunks(result_bytes as usize).position(|result| result[..4] != 1f32.to_ne_bytes());
+    assert_eq!(wrong, None);
 }

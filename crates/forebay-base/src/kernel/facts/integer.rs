@@ -41,7 +41,7 @@ pub(super) fn convolution<'a>(convolution: &'a Convolution) -> KernelFacts<'a> {
         counted_along: OperandRef::Write(0),
         continues: None,
         cut_choice: CutChoice::First,
-        by_rows: ByRows::of(&[0], &[0]),
+        by_rows: ByRows::NONE,
         leading_axes: None,
         broadcast_from: None,
         reads_entangled: 0,

@@ -7,7 +7,7 @@ use super::super::{
     ATTENTION_KEYS, ATTENTION_ROWS, Activation, AttentionOptions, Convolution, Kernel, KernelKind, PRODUCT_COLUMNS,
     PRODUCT_ROWS, ProductPart, ReduceOp, Window,
 };
-use super::{AxisRole, Dimension, OperandRef, SlidingAxis};
+use super::{AxisRole, Dimension, ElementTypes, OperandRef, SlidingAxis};
 use crate::{DataType, TensorDesc};
 
 fn dimensions(sample: &Sample) -> Option<Vec<Dimension>> {
@@ -80,6 +80,32 @@ fn facts_name_operands_that_there_are() {
         assert!(facts.take(first.data_type()), "{name}: {first}");
         assert!(facts.operations(|operand| desc(&sample, operand)) >= 1.0, "{name}");
     }
+}
+
+#[test]
+fn types_of_operands_must_fit_each_other() {
+    let types = |descs: &[TensorDesc]| descs.iter().map(TensorDesc::data_type).collect::<Vec<_>>();
+    for sample in samples::all().into_iter().chain(samples::of_sixteen_bits()) {
+        let (reads, writes) = (types(&sample.reads), types(&sample.writes));
+        assert_eq!(sample.kernel.check_types(&reads, &writes), Ok(()), "{}", sample.name());
+        // What computes with real numbers reads no bytes.
+        if sample.kernel.facts().types == ElementTypes::Floats {
+            for read in 1..reads.len() {
+                let mut others = reads.clone();
+                others[read] = DataType::UInt8;
+                assert!(sample.kernel.check_types(&others, &writes).is_err(), "{}: {read}", sample.name());
+            }
+        }
+    }
+    let select = |a: DataType, b: DataType, y: DataType| Kernel::Select.check_types(&[DataType::Bool, a, b], &[y]);
+    assert_eq!(select(DataType::Int8, DataType::Int8, DataType::Int8), Ok(()));
+    let error = select(DataType::Int8, DataType::UInt8, DataType::Int8).unwrap_err();
+    assert_eq!(error, "operand 2 must be int8, not uint8");
+    let gather = Kernel::Gather { axis: 0 };
+    let error = gather.check_types(&[DataType::Int8, DataType::Int16], &[DataType::Int8]).unwrap_err();
+    assert_eq!(error, "operand 1 must be int32 or int64, not int16");
+    let error = gather.check_types(&[DataType::Int8, DataType::Int32], &[DataType::Int32]).unwrap_err();
+    assert_eq!(error, "result 0 must be int8, not int32");
 }
 
 /// A kernel that sums names sums whose kernel reads the same number of operands and computes every result except the first.

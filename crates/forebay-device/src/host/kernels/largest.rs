@@ -23,11 +23,12 @@ pub(super) struct Planes {
     pub pads: [usize; 2],
 }
 
-/// A plane's elements and the destination of its results, each with the elements from row to row.
+/// A plane's elements and the destination of its results, each with the elements from row to row. Between the rows of results, others can
+/// write at the same time.
 pub(super) struct Plane<'a> {
     pub x: &'a [f32],
     pub x_pitch: usize,
-    pub y: &'a mut [f32],
+    pub y: *mut f32,
     pub y_pitch: usize,
 }
 
@@ -93,20 +94,22 @@ impl Planes {
     /// Finds the largest element of each window of a plane.
     ///
     /// # Panics
-    /// Panics if the buffer is too small, or if operands do not hold the plane.
-    pub fn pool(&self, buffer: &mut [f32], plane: Plane) {
+    /// Panics if the buffer is too small, or if x does not hold the plane.
+    ///
+    /// # Safety
+    /// The rows of y must be writable and belong to no one else.
+    pub unsafe fn pool(&self, buffer: &mut [f32], plane: Plane) {
         let (lines, found) = buffer.split_at_mut(self.counts()[0]);
-        let holds = |pitch: usize, [rows, columns]: [usize; 2], count: usize| (rows - 1) * pitch + columns <= count;
+        let (Plane { x, x_pitch, y, y_pitch }, [rows, columns]) = (plane, self.input);
         assert!(found.len() >= self.counts()[1], "a buffer as large as `count` says");
-        assert!(holds(plane.x_pitch, self.input, plane.x.len()), "an input of {} elements", plane.x.len());
-        assert!(holds(plane.y_pitch, self.output, plane.y.len()), "an output of {} elements", plane.y.len());
-        let Plane { x, x_pitch, y, y_pitch } = plane;
+        assert!((rows - 1) * x_pitch + columns <= x.len(), "an input of {} elements", x.len());
         let (x, lines, found_at) = (x.as_ptr(), lines.as_mut_ptr(), found.as_mut_ptr());
         // SAFETY: the plane holds its rows, and the buffer's parts hold everything that windows reach, followed by room for whole vectors.
         unsafe { search(&Search { planes: self, x, x_pitch, lines, pitch: self.pitch(), found: found_at }) };
         let [_, columns] = self.output;
         for (row, found) in found.chunks_exact(self.found_pitch()).take(self.output[0]).enumerate() {
-            let y = &mut y[row * y_pitch..][..columns];
+            // SAFETY: the caller's promise.
+            let y = unsafe { std::slice::from_raw_parts_mut(y.add(row * y_pitch), columns) };
             match self.strides[1] {
                 1 | 2 => copy_run(y, found),
                 stride => y.iter_mut().zip(found.iter().step_by(stride)).for_each(|(y, &found)| *y = found),

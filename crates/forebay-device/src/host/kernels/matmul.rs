@@ -73,10 +73,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     if k != inner || y_rows != m || !columns_fit {
         return Err(refuse(format!("the sizes of {}, {} and {} do not match", a.desc, b.desc, y.desc)));
     }
-    let batches = batches(a, b, y).map_err(refuse)?;
-    if batches.is_empty() {
-        return Ok(());
-    }
+    let batches = Batches::of(a, b, y).map_err(refuse)?;
     // The part of y that is computed: its columns from the first one on.
     let mut sizes = y.sizes();
     if let Some(columns) = sizes.last_mut() {
@@ -97,7 +94,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     let (a_pitch, b_pitch, y_pitch) = (pitch(a)?, pitch(b)?, pitch(y)?);
     let (a, b, out) = (Stored::of(a), Stored::of(b), Stored::of(y));
     let factors = |batch: usize| {
-        let (a_batch, b_batch) = batches[batch];
+        let [a_batch, b_batch] = batches.of_factors(batch);
         // SAFETY: batch offsets lie inside the operands.
         let (a, b) = unsafe { (a.at((a_batch * m * k) as isize), b.at((b_batch * k * n) as isize)) };
         let (a, b) = (StoredMatrix::rows(a, a_pitch), StoredMatrix::rows(b, b_pitch));
@@ -105,9 +102,9 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     };
     let tile_rows = tile_rows(k, factors(0), out);
     let row_tiles = m.div_ceil(tile_rows);
-    let tile_columns = tile_columns(batches.len() * row_tiles, (tile_rows.min(m), n, k), threads());
+    let tile_columns = tile_columns(batches.count() * row_tiles, (tile_rows.min(m), n, k), threads());
     let column_tiles = n.div_ceil(tile_columns);
-    for_each(batches.len() * row_tiles * column_tiles, |task| {
+    for_each(batches.count() * row_tiles * column_tiles, |task| {
         let (batch, tile) = (task / (row_tiles * column_tiles), task % (row_tiles * column_tiles));
         let (row, column) = (tile / column_tiles * tile_rows, tile % column_tiles * tile_columns);
         let tile = Tile { row, column, rows: tile_rows.min(m - row), columns: tile_columns.min(n - column) };
@@ -175,39 +172,59 @@ unsafe fn summand(base: Stored<f32>, strides: &[isize], sizes: &[usize], batch: 
     StoredMatrix { elements: unsafe { base.at(offset) }, row_stride, column_stride: strides[sizes.len() - 1] }
 }
 
-/// For each batch of y, the batches of a and b, broadcast as in NumPy.
-fn batches(a: &View, b: &View, y: &View) -> Result<Vec<(usize, usize)>, String> {
-    let outer = |view: &View| {
-        let sizes = view.sizes();
-        sizes[..sizes.len().saturating_sub(2)].to_vec()
-    };
-    let sizes = outer(y);
-    let pick = |own: Vec<usize>| -> Result<Vec<usize>, String> {
-        let missing =
-            sizes.len().checked_sub(own.len()).ok_or("an operand has more batch dimensions than the result")?;
-        let mut strides = vec![0; sizes.len()];
-        let mut stride = 1;
-        for dimension in (0..own.len()).rev() {
-            match own[dimension] {
-                size if size == sizes[missing + dimension] => strides[missing + dimension] = stride,
-                1 => {}
-                size => return Err(format!("batch size {size} cannot be broadcast to {}", sizes[missing + dimension])),
+/// The batches of y, and those of a and b that belong to them, broadcast as in NumPy.
+struct Batches {
+    sizes: Vec<usize>,
+    /// Batches of a and of b from one index of a dimension to the next.
+    strides: [Vec<usize>; 2],
+}
+
+impl Batches {
+    /// # Errors
+    /// Returns an error if batches of a or b do not broadcast to those of y.
+    fn of(a: &View, b: &View, y: &View) -> Result<Batches, String> {
+        let outer = |view: &View| {
+            let sizes = view.sizes();
+            sizes[..sizes.len().saturating_sub(2)].to_vec()
+        };
+        let sizes = outer(y);
+        let pick = |own: Vec<usize>| -> Result<Vec<usize>, String> {
+            let missing =
+                sizes.len().checked_sub(own.len()).ok_or("an operand has more batch dimensions than the result")?;
+            let mut strides = vec![0; sizes.len()];
+            let mut stride = 1;
+            for dimension in (0..own.len()).rev() {
+                match own[dimension] {
+                    size if size == sizes[missing + dimension] => strides[missing + dimension] = stride,
+                    1 => {}
+                    size => {
+                        return Err(format!("batch size {size} cannot be broadcast to {}", sizes[missing + dimension]));
+                    }
+                }
+                stride *= own[dimension];
             }
-            stride *= own[dimension];
+            Ok(strides)
+        };
+        let strides = [pick(outer(a))?, pick(outer(b))?];
+        Ok(Batches { sizes, strides })
+    }
+
+    fn count(&self) -> usize {
+        self.sizes.iter().product()
+    }
+
+    /// Returns the batches of a and of b that belong to a batch of y.
+    fn of_factors(&self, batch: usize) -> [usize; 2] {
+        let [mut of_a, mut of_b] = [0; 2];
+        let mut left = batch;
+        for ((size, a_stride), b_stride) in self.sizes.iter().zip(&self.strides[0]).zip(&self.strides[1]).rev() {
+            let index = left % size;
+            of_a += index * a_stride;
+            of_b += index * b_stride;
+            left /= size;
         }
-        Ok(strides)
-    };
-    let (a_strides, b_strides) = (pick(outer(a))?, pick(outer(b))?);
-    let index = |mut batch: usize, strides: &[usize]| {
-        let mut offset = 0;
-        for dimension in (0..sizes.len()).rev() {
-            offset += batch % sizes[dimension] * strides[dimension];
-            batch /= sizes[dimension];
-        }
-        offset
-    };
-    let count = sizes.iter().product::<usize>();
-    Ok((0..count).map(|batch| (index(batch, &a_strides), index(batch, &b_strides))).collect())
+        [of_a, of_b]
+    }
 }
 
 /// A part of a product's result.

@@ -29,6 +29,8 @@ mod pooling;
 mod product;
 mod recurrence;
 mod reduce;
+#[cfg(test)]
+mod row_order_tests;
 mod scan;
 mod simd;
 mod sixteen_bit;
@@ -83,7 +85,7 @@ pub(crate) unsafe fn run(
             | Kernel::Gather { .. }
             | Kernel::GatherGradient { .. }
             | Kernel::Scatter { .. } => movement::run(kernel, reads, writes),
-            Kernel::TopK { .. } => order::run(kernel, reads, writes),
+            Kernel::TopK { .. } => order::run(kernel, reads, writes, workspace),
             Kernel::Scan { .. } => scan::run(kernel, reads, writes),
             Kernel::Reduce { .. }
             | Kernel::Softmax { .. }
@@ -167,6 +169,7 @@ pub(crate) fn workspace_bytes(
             integer::workspace_bytes(kernel, reads, writes)
         }
         Kernel::Recurrent(_) | Kernel::RecurrentGradient(_) => recurrence::workspace_bytes(kernel, reads),
+        Kernel::TopK { .. } => order::workspace_bytes(kernel, reads, writes),
         Kernel::Unary(_)
         | Kernel::UnaryGradient(_)
         | Kernel::Binary { .. }
@@ -203,7 +206,6 @@ pub(crate) fn workspace_bytes(
         | Kernel::Gather { .. }
         | Kernel::GatherGradient { .. }
         | Kernel::Scatter { .. }
-        | Kernel::TopK { .. }
         | Kernel::Scan { .. }
         | Kernel::PoolIndices { .. }
         | Kernel::Dropout { .. }

@@ -371,7 +371,7 @@ unsafe fn planes_forward(
             planes.prepare(buffer);
             for channel in channels {
                 let start = sliding.channel(&sliding.y, channel);
-                // SAFETY: a channel's elements lie in the operands, and every task writes different channels.
+                // SAFETY: a channel's elements lie in the operands, every task writes different channels, and there is room for a plane.
                 unsafe {
                     let (x, x_pitch) = match source.slice(sliding.channel(&sliding.x, channel), sliding.x.span) {
                         Elements::Float32(x) => (x, sliding.x.row),
@@ -383,10 +383,8 @@ unsafe fn planes_forward(
                         }
                     };
                     let (y, y_pitch) = match target.own() {
-                        Some(target) => {
-                            (std::slice::from_raw_parts_mut(target.add(start), sliding.y.span), sliding.y.row)
-                        }
-                        None => (&mut *y_buffer, y_columns),
+                        Some(target) => (target.add(start), sliding.y.row),
+                        None => (y_buffer.as_mut_ptr(), y_columns),
                     };
                     planes.pool(buffer, Plane { x, x_pitch, y, y_pitch });
                     for (row, line) in y_buffer.chunks_exact(y_columns).enumerate() {

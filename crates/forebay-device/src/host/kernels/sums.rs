@@ -54,7 +54,7 @@ unsafe fn sums<T: Float>(of: Summing, reads: &[View], sums: &View) -> Result<(),
             }
             Summing::SquaredError => store_sums(&[squared_error::sums::<T>(&reads[0], &reads[1])?], sums),
             Summing::LayerGradient { axis } => store_sums(&layer::parameter_sums::<T>(axis, reads)?, sums),
-            Summing::Rows { axes } => store_sums(&rows::sums::<T>(axes, &reads[0])?, sums),
+            Summing::Rows { axes } => rows::store_sums::<T>(axes, &reads[0], sums),
             Summing::Channels => store_sums(&batch::channel_sums::<T>(&reads[0])?, sums),
         }
     }
@@ -107,10 +107,7 @@ unsafe fn finish<T: Float>(of: Summing, reads: &[View], writes: &[View]) -> Resu
                 let sums = load_sums::<2>(&reads[0], 1)?[0];
                 *Pointer::<T>::of(&writes[0]).at(0) = cross_entropy::mean(sums);
             }
-            Summing::Rows { .. } => {
-                let y = Pointer::<T>::of(&writes[0]).slice_mut(0, count);
-                y.iter_mut().zip(load_sums(&reads[0], count)?).for_each(|(y, sums)| *y = rows::total(sums));
-            }
+            Summing::Rows { .. } => rows::from_sums::<T>(&reads[0], &writes[0])?,
             Summing::Channels => {
                 let y = Pointer::<T>::of(&writes[0]).slice_mut(0, count);
                 y.iter_mut().zip(load_sums::<1>(&reads[0], count)?).for_each(|(y, [sum])| *y = T::from_f64(sum));

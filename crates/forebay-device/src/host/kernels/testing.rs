@@ -48,6 +48,26 @@ impl Tensor {
         tensor
     }
 
+    /// A tensor with the given elements in row-major order, and bits of 1 in gaps: NaN, if elements are floats.
+    pub fn arranged(desc: &TensorDesc, values: &[f64]) -> Tensor {
+        let size = desc.data_type().size_bytes() as usize;
+        let mut tensor = Tensor::unwritten(desc);
+        tensor.bytes_mut().fill(0xff);
+        for (offset, &value) in offsets(desc).into_iter().zip(values) {
+            let bytes = super::element::bits_of(value, desc.data_type()).to_le_bytes();
+            tensor.bytes_mut()[offset * size..(offset + 1) * size].copy_from_slice(&bytes[..size]);
+        }
+        tensor
+    }
+
+    /// Whether all bytes that belong to no element are unwritten.
+    pub fn has_untouched_gaps(&self) -> bool {
+        let size = self.desc.data_type().size_bytes() as usize;
+        let mut is_gap = vec![true; self.bytes().len()];
+        offsets(&self.desc).into_iter().for_each(|offset| is_gap[offset * size..(offset + 1) * size].fill(false));
+        self.bytes().iter().zip(is_gap).all(|(&byte, is_gap)| !is_gap || byte == 0xa5)
+    }
+
     fn bytes(&self) -> &[u8] {
         // SAFETY: any bytes are valid u8, and the storage is as long.
         unsafe { std::slice::from_raw_parts(self.storage.as_ptr().cast(), self.storage.len() * 16) }
@@ -88,22 +108,26 @@ impl Tensor {
 
     /// The elements in row-major order.
     pub fn values(&self) -> Vec<f64> {
-        let strides = self.desc.effective_strides();
-        (0..self.desc.element_count())
-            .map(|mut element| {
-                let mut offset = 0;
-                for (&size, stride) in self.desc.sizes().iter().zip(&strides).rev() {
-                    offset += element % size * stride;
-                    element /= size;
-                }
-                self.element(offset as usize)
-            })
-            .collect()
+        offsets(&self.desc).into_iter().map(|offset| self.element(offset)).collect()
     }
 
     fn view(&mut self) -> View<'_> {
         View { desc: &self.desc, pointer: self.storage.as_mut_ptr().cast() }
     }
+}
+
+/// The offsets of elements, counted in elements, in row-major order.
+fn offsets(desc: &TensorDesc) -> Vec<usize> {
+    let strides = desc.effective_strides();
+    let offset = |mut element: u64| {
+        let mut offset = 0;
+        for (&size, stride) in desc.sizes().iter().zip(&strides).rev() {
+            offset += element % size * stride;
+            element /= size;
+        }
+        offset as usize
+    };
+    (0..desc.element_count()).map(offset).collect()
 }
 
 fn pools() -> &'static [ThreadPool; 3] {
@@ -167,6 +191,7 @@ pub(super) fn run(kernel: &Kernel, reads: &[&Tensor], writes: &[TensorDesc]) -> 
             continue;
         };
         let same_layout = source.desc.is_packed()
+            && target.is_packed()
             && source.desc.sizes() == target.sizes()
             && source.desc.data_type().size_bytes() == target.data_type().size_bytes();
         if same_layout {

@@ -1,4 +1,4 @@
-//! The buffer that every thread keeps, for packed operands and for sums that wait.
+//! The buffer that every thread keeps: for packed operands, for sums that wait and for lists.
 
 use std::cell::RefCell;
 

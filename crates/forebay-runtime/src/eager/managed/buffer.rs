@@ -135,10 +135,12 @@ impl ManagedBuffer {
     /// requested; with [`Policy::Driver`](forebay_memory::eviction::Policy), their commands are submitted at once.
     ///
     /// # Errors
-    /// Fails if the range exceeds the buffer; if commands are submitted at once, also if that fails.
+    /// Fails if the range exceeds the buffer, or if the system refuses a thread. If commands are submitted at once, the error can also be
+    /// theirs; the prefetches after the one that failed are then cancelled.
     pub fn prefetch(&self, range: impl RangeBounds<u64>, to: Location) -> Result<(), RuntimeError> {
-        self.with_units(range, |queue, part| queue.prefetch(part.unit, to))?;
+        // First, so that no prefetch stays without a thread that carries it out.
         self.buffer.handle.start_thread()?;
+        self.with_units(range, |queue, part| queue.prefetch(part.unit, to))?;
         self.buffer.core().prefetches_were_added()
     }
 

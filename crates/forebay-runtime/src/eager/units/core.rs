@@ -397,14 +397,18 @@ impl Core {
     /// # Errors
     /// As for [`Core::make_resident`], except for the waits.
     pub fn prefetches_were_added(&self) -> Result<(), RuntimeError> {
-        self.run(|state| {
+        let carried_out = self.run(|state| {
             while state.queue.policy() == Policy::Driver && state.queue.prefetches().next().is_some() {
                 self.prefetch(state)?;
             }
             Ok(())
-        })?;
+        });
+        if carried_out.is_err() {
+            // With this policy, there is no thread to carry out the others.
+            self.lock().queue.cancel_prefetches();
+        }
         self.changed.notify_all();
-        Ok(())
+        carried_out
     }
 
     /// Submits mapping commands.
@@ -414,15 +418,25 @@ impl Core {
         shared.submit(&mut order, &Batch::from(commands))
     }
 
-    /// Ensures that uses are over.
+    /// Ensures that uses are over, and that the copies among them did what they should.
     ///
     /// # Errors
-    /// Returns the uses if they are not.
+    /// Returns the uses if they are not over, or the failure of a device that has failed: its events fire, too, but copies before them may
+    /// have failed or never run.
     pub fn require(&self, uses: &[Use]) -> Result<(), Stop> {
         match self.have_passed(uses) {
-            true => Ok(()),
+            true => self.check().map_err(Stop::from),
             false => Err(Stop::Wait(uses.to_vec())),
         }
+    }
+
+    /// Checks that the device has not failed. Does not wait.
+    ///
+    /// # Errors
+    /// The failure of the device.
+    pub fn check(&self) -> Result<(), RuntimeError> {
+        // Every event has fired generation 0.
+        self.shared.wait(self.copies.queue(), 0)
     }
 
     /// Waits on the host until uses are over, and counts the wait. The lock must not be held.

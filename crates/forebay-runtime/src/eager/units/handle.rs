@@ -71,8 +71,8 @@ fn carry_out(core: &Core) {
         drop(state);
         // A prefetch that fails has no effect; the next use of the unit finds out why.
         let prefetched = core.run(|state| core.prefetch(state));
-        if prefetched.is_err() && core.copies.query().is_err() {
-            // A lost device brings nothing any more.
+        if prefetched.is_err() && core.check().is_err() {
+            // A device that has failed brings nothing any more.
             core.lock().queue.cancel_prefetches();
         }
         under_way.extend(prefetched.ok().flatten());

@@ -133,8 +133,11 @@ impl Drop for Core {
         let device: Arc<_> = self.shared.device.clone();
         let retired = std::mem::take(&mut self.lock().retired);
         for (queue, position) in retired.iter().flat_map(|retired| retired.uses.iter().copied()) {
-            // Failures were reported where they mattered.
-            let _ = self.wait_for(queue, position);
+            if self.wait_for(queue, position).is_err() {
+                // The failure was reported where it mattered. What the device had started before it can still use this memory.
+                let stream = self.shared.lock().stream(queue);
+                let _ = device.synchronize(stream);
+            }
         }
         let mut state = self.lock();
         self.release(&mut state, retired);

@@ -37,6 +37,8 @@ const SEEN_MAX_BYTES: usize = 24 * 1024;
 const TAPS_MAX: usize = 1 << 20;
 /// The most families in the transposed direction: each is a list.
 const FAMILIES_MAX: usize = 1 << 18;
+/// The most target elements of a block: in 16 bits, their sums wait in a thread's buffer, next to the packed elements.
+const BLOCK_MAX: usize = FAMILIES_MAX;
 /// The number of tasks that keeps a few threads busy to the end.
 const TASKS_MIN: usize = 8;
 /// The most positions of a plane, including those between rows, for which rows are packed without gaps: packing then takes longer.
@@ -146,9 +148,10 @@ impl Correlation {
         let source_chunk = even(sources, (SEEN_MAX_BYTES / bytes_seen).max(1));
         let mut elements_max = (PACKED_MAX / source_chunk).min(CHANNEL_MAX);
         let families_count: usize = axes.iter().map(|axis| axis.classes.len()).product();
-        let mut slab = match Slab::new(axes.clone(), elements_max, CHANNEL_MAX) {
+        let positions_max = CHANNEL_MAX.min(BLOCK_MAX / families_count);
+        let mut slab = match Slab::new(axes.clone(), elements_max, positions_max) {
             Ok(slab) => slab,
-            Err(_) => Slab::new(axes.clone(), PACKED_MAX / source_chunk, CHANNEL_MAX)?,
+            Err(_) => Slab::new(axes.clone(), PACKED_MAX / source_chunk, positions_max)?,
         };
         let blocks = slab.block_count();
         let target_chunk_min = if geometry.taps() / families_count >= LANES { 4 * CHANNELS } else { 16 * CHANNELS };
@@ -171,7 +174,7 @@ impl Correlation {
         };
         while tasks(&slab) < tasks_min && slab.block.iter().product::<usize>() > POSITIONS_MIN {
             elements_max /= 2;
-            match Slab::new(axes.clone(), elements_max, CHANNEL_MAX) {
+            match Slab::new(axes.clone(), elements_max, positions_max) {
                 Ok(smaller) => slab = smaller,
                 Err(_) => break,
             }
@@ -249,11 +252,10 @@ impl Correlation {
         let count = planes * rows * columns;
         let layout = Spatial { image: 0, channel: count, plane: rows * columns, row: columns, span: count };
         let packed_count = self.packed_count();
-        let at_once = (ELEMENTS_MAX.saturating_sub(packed_count) / count.max(1)).min(targets.len);
-        let mut large = vec![0.0; if at_once == 0 { count } else { 0 }];
+        // There is room for at least one channel of a block, which has at most `BLOCK_MAX` elements.
+        let at_once = (ELEMENTS_MAX.saturating_sub(packed_count) / count.max(1)).clamp(1, targets.len);
         with_buffer(packed_count + at_once * count, |buffer| {
             let (packed, sums) = buffer.split_at_mut(packed_count);
-            let sums = if at_once == 0 { &mut large } else { sums };
             for part in spans(targets.len, at_once) {
                 let channels = Span { start: targets.start + part.start, len: part.len };
                 // SAFETY: the caller's promises; there is room for the part's channels.

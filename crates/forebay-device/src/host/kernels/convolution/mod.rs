@@ -21,7 +21,7 @@ mod weight_gradient;
 mod weight_tiles;
 mod window_gradient;
 
-use forebay_base::kernel::Convolution;
+use forebay_base::kernel::{Convolution, Window};
 use forebay_base::{Kernel, TensorDesc};
 
 use super::applied::function;
@@ -38,6 +38,8 @@ use weight_gradient::WeightGradient;
 
 /// Elements that a task widens at once.
 const WIDENED_AT_ONCE: usize = 64 * 1024;
+/// Windows reach less far than this in each dimension, so that distances between taps, padding and positions can be computed.
+const REACH_MAX: u64 = 1 << 60;
 
 /// A convolution's sizes, always with three spatial dimensions.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +95,7 @@ impl Geometry {
         if !fits {
             return Err(format!("sizes {x:?}, {w:?} and {y:?} do not match {groups} groups"));
         }
+        check_reach(&convolution.window, &y[2..])?;
         let three = |values: &[u64], filler| spatial3(&values.iter().map(|&v| v as usize).collect::<Vec<_>>(), filler);
         Ok(Geometry {
             batch: x[0],
@@ -135,6 +138,23 @@ impl Geometry {
     pub fn taps(&self) -> usize {
         self.kernel.iter().product()
     }
+}
+
+/// Checks how far the windows of this many positions in each dimension reach.
+///
+/// # Errors
+/// Returns an error with the window if that is too far.
+fn check_reach(window: &Window, positions: &[usize]) -> Result<(), String> {
+    let Window { kernel, strides, dilations, pads_begin, .. } = window;
+    let taps = dilations.iter().zip(kernel).map(|(dilation, taps)| dilation.saturating_mul(taps - 1));
+    let steps = strides.iter().zip(positions).map(|(stride, &count)| stride.saturating_mul(count as u64));
+    if taps.chain(steps).chain(pads_begin.iter().copied()).all(|reach| reach < REACH_MAX) {
+        return Ok(());
+    }
+    Err(format!(
+        "windows {kernel:?} with strides {strides:?}, dilations {dilations:?} and padding {pads_begin:?} reach too far for the \
+         host: 2^60 elements or more"
+    ))
 }
 
 /// The geometry of a kernel of this family, and its operands sorted into x, w and y.

@@ -39,9 +39,10 @@ pub(super) struct Span {
     pub len: usize,
 }
 
-/// Cuts `0..count` into spans of `size`.
+/// Cuts `0..count` into spans of `size`, or of 1 if that is 0.
 pub(super) fn spans(count: usize, size: usize) -> impl Iterator<Item = Span> {
-    (0..count).step_by(size.max(1)).map(move |start| Span { start, len: size.min(count - start) })
+    let size = size.max(1);
+    (0..count).step_by(size).map(move |start| Span { start, len: size.min(count - start) })
 }
 
 /// The size of the pieces if `count` is cut into as few even pieces of at most `size` as possible.
@@ -329,4 +330,17 @@ fn block(axes: &[Axis; 3], elements_max: usize, positions_max: usize) -> Option<
         }
     }
     best.map(|(_, block)| block)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_cover_everything_and_none_is_empty() {
+        let cut = |count, size| spans(count, size).map(|span| (span.start, span.len)).collect::<Vec<_>>();
+        assert_eq!(cut(5, 2), [(0, 2), (2, 2), (4, 1)]);
+        assert_eq!(cut(2, 0), [(0, 1), (1, 1)]);
+        assert!(cut(0, 3).is_empty());
+    }
 }

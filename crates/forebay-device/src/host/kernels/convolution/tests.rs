@@ -181,6 +181,18 @@ fn all_directions_of_16_bits_have_the_bits_of_conversions_around_float32() {
     }
 }
 
+/// With large strides, one channel of a block covers more elements than a thread's buffer holds, unless blocks are cut for that.
+#[test]
+fn sixteen_bit_data_gradients_of_large_strides_are_complete() {
+    let mut case = case([1, 2], 1, &[768, 768], &[32, 32], 32, 1);
+    (case.x[0], case.y[0]) = (1, 1);
+    let mut random = Random::new(5);
+    let mut tensor = |sizes: &[u64]| Tensor::new(&desc(DataType::Float16, sizes), &random.values(count(sizes)));
+    let reads = [&case.y, &case.w].map(|sizes| tensor(sizes));
+    let kernel = Kernel::ConvolutionDataGradient { convolution: case.convolution, activation: Activation::None };
+    assert_bits_of_conversions(&kernel, &reads, &[desc(DataType::Float16, &case.x)]);
+}
+
 #[test]
 fn all_directions_match_the_definition_where_work_is_cut() {
     let mut random = Random::new(13);
@@ -391,6 +403,12 @@ fn what_absurd_sizes_need_is_found_out_at_once() {
     let broad = Convolution { window: window([1, HUGE], [1, 1], [0, 0]), groups: 1 };
     for refused in needed(&broad, [&[1, 1, 1, HUGE], &[1, 1, 1, HUGE], &[1, 1, 1, 1]]) {
         assert!(refused.unwrap_err().to_string().contains("a window of 1099511627776 elements"));
+    }
+    let mut distant = Convolution { window: window([3, 3], [1, 1], [1 << 62, 0]), groups: 1 };
+    distant.window.dilations = vec![1 << 62, 1];
+    for refused in needed(&distant, [&[1, 1, 8, 8], &[1, 1, 3, 3], &[1, 1, 8, 6]]) {
+        let refusal = refused.unwrap_err().to_string();
+        assert!(refusal.contains("dilations [4611686018427387904, 1]") && refusal.contains("too far"), "{refusal}");
     }
     let grouped = Convolution { window: window([3, 3], [1, 1], [0, 0]), groups: 1 << 30 };
     let channels = 1 << 30;

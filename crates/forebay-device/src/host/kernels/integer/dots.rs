@@ -6,6 +6,8 @@
 
 use std::sync::OnceLock;
 
+use crate::host::isa::{self, InstructionSet};
+
 /// The number of columns of a strip.
 pub(super) const STRIP: usize = 16;
 /// The maximum number of strips of a panel.
@@ -30,15 +32,21 @@ pub(super) enum Engine {
 }
 
 impl Engine {
-    /// Returns the engines that this processor supports, the fastest first.
+    /// Returns the engines that use only vector instructions that kernels may use ([`isa::has`]), the fastest first.
     pub fn all() -> Vec<Engine> {
+        Engine::with(isa::has)
+    }
+
+    /// Returns the engines that this processor supports with the given vector instructions, the fastest first.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
+    pub(super) fn with(has: impl Fn(InstructionSet) -> bool) -> Vec<Engine> {
         let mut all = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
-            if std::arch::is_x86_feature_detected!("avx512f") && std::arch::is_x86_feature_detected!("avx512vnni") {
+            if has(InstructionSet::Avx512) && std::arch::is_x86_feature_detected!("avx512vnni") {
                 all.push(Engine::Avx512Vnni);
             }
-            if std::arch::is_x86_feature_detected!("avx2") {
+            if has(InstructionSet::Avx2) {
                 all.extend(x86::has_avx_vnni().then_some(Engine::AvxVnni));
                 all.push(Engine::Avx2);
             }
@@ -47,7 +55,7 @@ impl Engine {
         all
     }
 
-    /// Returns the fastest engine.
+    /// Returns the fastest one that may be used.
     pub fn best() -> Engine {
         static BEST: OnceLock<Engine> = OnceLock::new();
         *BEST.get_or_init(|| Engine::all()[0])

@@ -225,6 +225,12 @@ fn engines_agree() {
 }
 
 #[test]
+fn engines_need_only_the_vector_instructions_that_kernels_may_use() {
+    assert_eq!(Engine::with(|_| false), [Engine::Portable]);
+    assert!(Engine::all().iter().all(|engine| Engine::with(|_| true).contains(engine)));
+}
+
+#[test]
 fn operands_of_other_types_are_refused() {
     let kernel = Kernel::IntegerProduct { transpose_b: false };
     let a = Tensor::new(&desc(UInt8, &[2, 3]), &[1.0; 6]);

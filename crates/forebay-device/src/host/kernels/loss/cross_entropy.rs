@@ -50,6 +50,8 @@ struct Layout {
     image_stride: usize,
     row_stride: usize,
     class_stride: usize,
+    /// Whether rows follow each other without gaps, so that a group may have positions of several.
+    is_seamless: bool,
 }
 
 impl Layout {
@@ -70,6 +72,7 @@ impl Layout {
                 image_stride: strided_layout.image_stride,
                 row_stride: strided_layout.row_stride,
                 class_stride: strided_layout.channel_stride,
+                is_seamless: strided_layout.is_seamless(),
             });
         }
         if !desc.is_packed() {
@@ -91,6 +94,7 @@ impl Layout {
             image_stride,
             row_stride: classes * places,
             class_stride,
+            is_seamless: classes_last,
         })
     }
 
@@ -127,8 +131,7 @@ impl Layout {
         let image_positions = self.rows * self.places;
         let end_image = self.images.min(first_image + images);
         // Runs are adjacent positions: whole images if classes come last, and rows without gaps.
-        let seamless = self.classes_last || self.row_stride == self.places;
-        let run_rows = if seamless { end_row - first_row } else { 1 };
+        let run_rows = if self.is_seamless { end_row - first_row } else { 1 };
         let run_images = if self.classes_last { end_image - first_image } else { 1 };
         for image in (first_image..end_image).step_by(run_images) {
             for row in (first_row..end_row).step_by(run_rows) {
@@ -351,11 +354,13 @@ pub(super) unsafe fn gradient<T: Float>(
     reads: &[View],
     dlogits: &View,
 ) -> Result<(), String> {
-    let operands = Operands::<T>::new(axis, ignore_index, &reads[1], &reads[2])?;
+    let mut operands = Operands::<T>::new(axis, ignore_index, &reads[1], &reads[2])?;
     let layout = Layout::of(dlogits.desc, axis)?;
     if dlogits.desc.sizes() != reads[1].desc.sizes() {
         return Err(format!("{} and {} differ in size", reads[1].desc, dlogits.desc));
     }
+    // A group's positions are adjacent in both operands, which may be stored differently.
+    operands.layout.is_seamless &= layout.is_seamless;
     let count = match reads.get(3) {
         // SAFETY: the caller's promise.
         Some(sums) => unsafe { load_sums::<2>(sums, 1)?[0][1] },

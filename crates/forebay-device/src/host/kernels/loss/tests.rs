@@ -1,8 +1,8 @@
 //! Losses against naive models in double precision.
 
-use forebay_base::{DataType, Kernel};
+use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::super::testing::{Random, Tensor, assert_close, desc, differences, run};
+use super::super::testing::{Random, Tensor, assert_close, desc, differences, run, strided};
 
 /// Computes the mean loss over the positions that count.
 fn naive(logits: &[f64], labels: &[f64], (outer, classes, inner): (usize, usize, usize), ignore: Option<i64>) -> f64 {
@@ -66,6 +66,28 @@ fn cross_entropy_and_gradient_along_any_axis() {
                 }
             }
         }
+    }
+}
+
+/// Logits and their gradient can each be stored row by row, with all classes of a row together, whatever the other one is.
+#[test]
+fn the_gradient_of_logits_can_have_another_layout() {
+    let (sizes, classes, row) = ([2, 3, 5, 16], 3, 16);
+    let packed = desc(DataType::Float32, &sizes);
+    let by_rows = strided(DataType::Float32, &sizes, &[5 * classes * row, row, classes * row, 1]);
+    let mut random = Random::new(4);
+    let logits = Tensor::new(&packed, &random.values(2 * 3 * 5 * 16));
+    let labels: Vec<f64> = (0..2 * 5 * 16).map(|_| random.below(classes) as f64).collect();
+    let labels = Tensor::new(&desc(DataType::Int64, &[2, 5, 16]), &labels);
+    let dloss = Tensor::new(&desc(DataType::Float32, &[1]), &[1.5]);
+    let moved = run(&Kernel::Copy, &[&logits], std::slice::from_ref(&by_rows)).remove(0);
+    let kernel = Kernel::SoftmaxCrossEntropyGradient { axis: 1, ignore_index: None };
+    let gradient = |logits: &Tensor, to: &TensorDesc| {
+        run(&kernel, &[&dloss, logits, &labels], std::slice::from_ref(to)).remove(0).values()
+    };
+    let expected = gradient(&logits, &packed);
+    for (logits, to) in [(&logits, &by_rows), (&moved, &packed), (&moved, &by_rows)] {
+        assert_eq!(gradient(logits, to), expected, "{} to {to}", logits.desc);
     }
 }
 

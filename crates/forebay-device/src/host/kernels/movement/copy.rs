@@ -140,14 +140,9 @@ unsafe fn copy_transposed<T: Element>(walk: &Walk<2>, rows: usize, x: Pointer<T>
     let columns = walk.sizes().len() - 1;
     let (row_count, column_count) = (walk.sizes()[rows], walk.sizes()[columns]);
     let (x_column_stride, y_row_stride) = (walk.strides(0)[columns], walk.strides(1)[rows]);
-    let without = |values: &[isize]| -> Vec<isize> {
-        (0..values.len()).filter(|&dimension| dimension != rows && dimension != columns).map(|d| values[d]).collect()
-    };
-    let rest_sizes: Vec<usize> = without(&walk.sizes().iter().map(|&size| size as isize).collect::<Vec<_>>())
-        .iter()
-        .map(|&size| size as usize)
-        .collect();
-    let rest = Walk::new(&rest_sizes, &[without(walk.strides(0)), without(walk.strides(1))]);
+    let others = || (0..walk.sizes().len()).filter(move |&dimension| dimension != rows && dimension != columns);
+    let sizes: Vec<usize> = others().map(|dimension| walk.sizes()[dimension]).collect();
+    let rest = Walk::new(&sizes, &[0, 1].map(|operand| others().map(|d| walk.strides(operand)[d]).collect()));
     let (row_tiles, column_tiles) = (row_count.div_ceil(TILE), column_count.div_ceil(TILE));
     let tiles = rest.count() * row_tiles * column_tiles;
     for_chunks(tiles, CHUNK / (TILE * TILE), |range| {

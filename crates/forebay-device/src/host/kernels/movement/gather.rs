@@ -10,10 +10,8 @@ use super::super::parallel::{CHUNK, Pointer, for_chunks, require_packed, split_a
 /// over tasks.
 const COLUMNS: usize = 64;
 
-/// The position of an index that is out of range: no axis is this long.
-pub(super) const NOWHERE: usize = usize::MAX;
-
 /// Packed indices of either type.
+#[derive(Clone, Copy)]
 pub(super) enum Indices<'a> {
     Int32(&'a [i32]),
     Int64(&'a [i64]),
@@ -33,16 +31,33 @@ impl<'a> Indices<'a> {
         }
     }
 
-    /// Returns positions in 0..size. Negative indices count from the end, and those out of range become [`NOWHERE`].
-    pub fn positions(&self, size: usize) -> Vec<usize> {
-        let position = |index: i64| {
-            let position = if index < 0 { index.wrapping_add(size as i64) } else { index } as u64;
-            if position < size as u64 { position as usize } else { NOWHERE }
-        };
+    /// Returns the number of indices.
+    fn len(self) -> usize {
         match self {
-            Indices::Int32(indices) => indices.iter().map(|&index| position(index.into())).collect(),
-            Indices::Int64(indices) => indices.iter().map(|&index| position(index)).collect(),
+            Indices::Int32(indices) => indices.len(),
+            Indices::Int64(indices) => indices.len(),
         }
+    }
+
+    /// Returns the position in 0..size that an index names, given the index's number; `None` if there is no such position. Negative
+    /// indices count from the end.
+    #[inline(always)]
+    fn position(self, number: usize, size: usize) -> Option<usize> {
+        let index = match self {
+            Indices::Int32(indices) => i64::from(indices[number]),
+            Indices::Int64(indices) => indices[number],
+        };
+        let position = if index < 0 { index.wrapping_add(size as i64) } else { index } as u64;
+        (position < size as u64).then_some(position as usize)
+    }
+
+    /// Returns the numbers of the indices that name positions in 0..size, in order, and these positions.
+    #[inline(always)]
+    pub fn positions(self, size: usize) -> impl Iterator<Item = (usize, usize)> {
+        (0..self.len()).filter_map(
+            #[inline(always)]
+            move |number| Some((number, self.position(number, size)?)),
+        )
     }
 
     /// Returns the first index out of range, after its position.
@@ -99,18 +114,18 @@ fn check_counts(axis: usize, data: &View, indices: &View, y: &View) -> Result<(u
 pub(super) unsafe fn forward(axis: usize, data: &View, indices: &View, y: &View) -> Result<(), String> {
     let (outer, size, inner) = check_counts(axis, data, indices, y)?;
     // SAFETY: the caller's promise, and packed.
-    let positions = unsafe { Indices::of(indices)? }.positions(size);
+    let indices = unsafe { Indices::of(indices)? };
     for_type!(data.desc.data_type(), words, T => {
         let (data, y) = (Pointer::<T>::of(data), Pointer::<T>::of(y));
-        for_chunks(outer * positions.len(), (CHUNK / inner).max(1), |range| {
+        for_chunks(outer * indices.len(), (CHUNK / inner).max(1), |range| {
             for slice in range {
-                let (row, place) = (slice / positions.len(), slice % positions.len());
+                let (row, number) = (slice / indices.len(), slice % indices.len());
                 // SAFETY: positions are less than the size of the axis, and every slice of y belongs to one task.
                 unsafe {
                     let target = y.slice_mut(slice * inner, inner);
-                    match positions[place] {
-                        NOWHERE => target.fill(T::ZERO),
-                        position => target.copy_from_slice(data.slice((row * size + position) * inner, inner)),
+                    match indices.position(number, size) {
+                        None => target.fill(T::ZERO),
+                        Some(position) => target.copy_from_slice(data.slice((row * size + position) * inner, inner)),
                     }
                 }
             }
@@ -126,19 +141,19 @@ pub(super) unsafe fn forward(axis: usize, data: &View, indices: &View, y: &View)
 pub(super) unsafe fn gradient(axis: usize, dy: &View, indices: &View, ddata: &View) -> Result<(), String> {
     let (outer, size, inner) = check_counts(axis, ddata, indices, dy)?;
     // SAFETY: the caller's promise, and packed.
-    let positions = unsafe { Indices::of(indices)? }.positions(size);
+    let indices = unsafe { Indices::of(indices)? };
     for_type!(dy.desc.data_type(), floats, T => {
         // SAFETY: the caller's promises, and the sizes fit.
-        unsafe { sum_slices::<T>((outer, size, inner), &positions, Pointer::of(dy), Pointer::of(ddata)) };
+        unsafe { sum_slices::<T>((outer, size, inner), indices, Pointer::of(dy), Pointer::of(ddata)) };
         Ok(())
     })
 }
 
 /// # Safety
-/// As for [`super::super::run`]: `dy` is \[outer, positions, inner], `ddata` \[outer, size, inner].
+/// As for [`super::super::run`]: `dy` is \[outer, indices, inner], `ddata` \[outer, size, inner].
 unsafe fn sum_slices<T: Float>(
     (outer, size, inner): (usize, usize, usize),
-    positions: &[usize],
+    indices: Indices,
     dy: Pointer<T>,
     ddata: Pointer<T>,
 ) {
@@ -152,12 +167,12 @@ unsafe fn sum_slices<T: Float>(
                 // SAFETY: in bounds, and these columns belong to this task alone.
                 unsafe { ddata.slice_mut((row * size + position) * inner + first, count) }.fill(T::ZERO);
             }
-            for (place, &position) in positions.iter().enumerate().filter(|&(_, &position)| position != NOWHERE) {
+            for (number, position) in indices.positions(size) {
                 // SAFETY: as above; dy is only read.
                 let (sums, values) = unsafe {
                     (
                         ddata.slice_mut((row * size + position) * inner + first, count),
-                        dy.slice((row * positions.len() + place) * inner + first, count),
+                        dy.slice((row * indices.len() + number) * inner + first, count),
                     )
                 };
                 wide(

@@ -5,7 +5,7 @@ use forebay_base::kernel::ScatterOp;
 use super::super::View;
 use super::super::element::{Element, Number, for_type};
 use super::super::parallel::{Pointer, for_each, require_packed, wide};
-use super::gather::{Indices, NOWHERE};
+use super::gather::Indices;
 
 /// The number of elements of a row in one task.
 const COLUMNS: usize = 64;
@@ -27,21 +27,21 @@ pub(super) unsafe fn run(op: ScatterOp, data: &View, indices: &View, updates: &V
         return Err(format!("{updates} scattered by {indices} into {data} does not result in {y}"));
     }
     // SAFETY: the caller's promise, and packed.
-    let positions = unsafe { Indices::of(indices)? }.positions(size);
+    let indices = unsafe { Indices::of(indices)? };
     let data_type = y.desc.data_type();
     // SAFETY: the caller's promises, and the sizes fit.
     unsafe {
         match op {
             ScatterOp::Replace => for_type!(data_type, words, T => {
-                scatter::<T>((size, inner), &positions, [data, updates, y], |_, update| update);
+                scatter::<T>((size, inner), indices, [data, updates, y], |_, update| update);
                 Ok(())
             }),
             _ if data_type.is_float() => for_type!(data_type, floats, T => {
-                combine::<T>(op, (size, inner), &positions, [data, updates, y]);
+                combine::<T>(op, (size, inner), indices, [data, updates, y]);
                 Ok(())
             }),
             _ => for_type!(data_type, integers, T => {
-                combine::<T>(op, (size, inner), &positions, [data, updates, y]);
+                combine::<T>(op, (size, inner), indices, [data, updates, y]);
                 Ok(())
             }),
         }
@@ -50,15 +50,15 @@ pub(super) unsafe fn run(op: ScatterOp, data: &View, indices: &View, updates: &V
 
 /// # Safety
 /// As for [`scatter`].
-unsafe fn combine<T: Number>(op: ScatterOp, sizes: (usize, usize), positions: &[usize], operands: [&View; 3]) {
+unsafe fn combine<T: Number>(op: ScatterOp, sizes: (usize, usize), indices: Indices, operands: [&View; 3]) {
     // SAFETY: the caller's promises.
     unsafe {
         match op {
-            ScatterOp::Replace => scatter::<T>(sizes, positions, operands, |_, update| update),
-            ScatterOp::Add => scatter::<T>(sizes, positions, operands, T::plus),
-            ScatterOp::Multiply => scatter::<T>(sizes, positions, operands, T::times),
-            ScatterOp::Minimum => scatter::<T>(sizes, positions, operands, T::minimum),
-            ScatterOp::Maximum => scatter::<T>(sizes, positions, operands, T::maximum),
+            ScatterOp::Replace => scatter::<T>(sizes, indices, operands, |_, update| update),
+            ScatterOp::Add => scatter::<T>(sizes, indices, operands, T::plus),
+            ScatterOp::Multiply => scatter::<T>(sizes, indices, operands, T::times),
+            ScatterOp::Minimum => scatter::<T>(sizes, indices, operands, T::minimum),
+            ScatterOp::Maximum => scatter::<T>(sizes, indices, operands, T::maximum),
         }
     }
 }
@@ -66,10 +66,10 @@ unsafe fn combine<T: Number>(op: ScatterOp, sizes: (usize, usize), positions: &[
 /// Each task has some columns of some rows and applies their updates in order, so results do not depend on the number of tasks.
 ///
 /// # Safety
-/// As for [`super::super::run`]: data and y are \[size, inner], updates \[positions, inner], all of this type.
+/// As for [`super::super::run`]: data and y are \[size, inner], updates \[indices, inner], all of this type.
 unsafe fn scatter<T: Element>(
     (size, inner): (usize, usize),
-    positions: &[usize],
+    indices: Indices,
     [data, updates, y]: [&View; 3],
     combined: impl Fn(T, T) -> T + Sync,
 ) {
@@ -90,14 +90,14 @@ unsafe fn scatter<T: Element>(
                 unsafe { y.slice_mut(start, count).copy_from_slice(data.slice(start, count)) };
             }
         }
-        for (place, &position) in positions.iter().enumerate() {
-            if position == NOWHERE || position < first || position >= end {
+        for (number, position) in indices.positions(size) {
+            if position < first || position >= end {
                 continue;
             }
             // SAFETY: as above; updates are only read.
             let (targets, values) = unsafe {
                 let targets = y.slice_mut(position * inner + column, count);
-                (targets, updates.slice(place * inner + column, count))
+                (targets, updates.slice(number * inner + column, count))
             };
             wide(
                 #[inline(always)]

@@ -25,11 +25,15 @@ fn shape(
         return Err(format!("{} has no axis {axis}", x.desc));
     }
     let (rows, length) = (sizes[..axis].iter().product(), sizes[axis..].iter().product());
+    let data_type = x.desc.data_type();
     for (views, count) in [(&[x][..], x.count()), (others, x.count()), (row_shaped, length), (per_row, rows)] {
         for view in views {
             require_packed(&[**view])?;
             if view.count() != count {
                 return Err(format!("{} needs {count} elements for {} normalised from axis {axis}", view.desc, x.desc));
+            }
+            if view.desc.data_type() != data_type {
+                return Err(format!("{} must be {data_type}, because {} is normalised in it", view.desc, x.desc));
             }
         }
     }

@@ -3,7 +3,7 @@
 use forebay_base::kernel::Activation;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::super::testing::{Random, Tensor, assert_close, desc, differences, dot, run};
+use super::super::testing::{Random, Tensor, assert_close, desc, differences, dot, refusal, run};
 
 const EPSILON: f32 = 1e-3;
 
@@ -205,6 +205,17 @@ fn layer_normalization_and_gradient() {
             let first = differences(&x[..length], |x| dot(&naive_layer(x, length, &scale, &bias), &dy[..length]));
             assert_close(&gradients[0].values()[..length], &first, tolerance, &format!("dx of {shape}"));
         }
+    }
+}
+
+#[test]
+fn scales_of_another_type_are_refused() {
+    let x = Tensor::new(&desc(DataType::Float32, &[2, 8]), &[1.0; 16]);
+    let writes = [&[2, 8][..], &[2], &[2]].map(|sizes| desc(DataType::Float32, sizes));
+    for data_type in [DataType::UInt8, DataType::Float64] {
+        let scale = Tensor::new(&desc(data_type, &[8]), &[1.0; 8]);
+        let reason = refusal(&Kernel::LayerNormalization { axis: 1, epsilon: EPSILON }, &[&x, &scale], &writes);
+        assert!(reason.contains("must be float32"), "{reason}");
     }
 }
 

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use forebay_base::{DataType, Kernel};
 
 use super::super::testing::{Random, Tensor, desc, refusal, run};
+use super::workspace_bytes;
 
 /// Elements of one row in the requested order, by comparing them as numbers.
 fn ordered(row: &[f64], largest: bool, nan_first: bool, last: bool) -> Vec<usize> {
@@ -54,6 +55,31 @@ fn the_first_elements_of_every_type_are_found() {
             }
         }
         assert_eq!(y[0].values(), expected, "seed {seed}: {kernel} of {}", x.desc);
+    }
+}
+
+/// Rows of which a list holds only a part at a time; lists in the buffers of threads and in the workspace.
+#[test]
+fn long_rows_are_put_in_order() {
+    let mut random = Random::new(1);
+    for (data_type, size, k, needs_workspace) in [
+        (DataType::Float32, 40_000, 2, false),
+        (DataType::Float32, 40_000, 9_000, false),
+        (DataType::Int16, 40_000, 30_000, false),
+        (DataType::Float32, 270_000, 270_000, true),
+        (DataType::Float64, 150_000, 70_000, true),
+    ] {
+        let (x, y) = (desc(data_type, &[size, 2]), desc(DataType::Int64, &[k, 2]));
+        let kernel = Kernel::TopK { axis: 0, largest: true, nan_first: true, last: k == 2 };
+        let workspace_bytes = workspace_bytes(&kernel, std::slice::from_ref(&x), std::slice::from_ref(&y)).unwrap();
+        assert_eq!(workspace_bytes > 0, needs_workspace, "{k} of {size}");
+        let values: Vec<f64> = (0..2 * size).map(|_| random.below(1000) as f64).collect();
+        let found = run(&kernel, &[&Tensor::new(&x, &values)], &[y]).remove(0).values();
+        for column in 0..2 {
+            let row: Vec<f64> = values.iter().skip(column).step_by(2).copied().collect();
+            let expected = ordered(&row, true, true, k == 2).into_iter().take(k as usize).map(|index| index as f64);
+            assert!(found.iter().skip(column).step_by(2).copied().eq(expected), "{k} of {size} {data_type}");
+        }
     }
 }
 

@@ -4,13 +4,13 @@ use forebay_base::kernel::RecurrentActivation;
 
 use super::super::math::{exp_f32, exp_minus_one_f32, ln_one_plus_f32, tanh_f32};
 use super::super::parallel::wide;
+use super::super::simd;
 
 /// Limits x to -limit..limit; NaN stays NaN.
 #[inline(always)]
 fn limited(x: f32, limit: Option<f32>) -> f32 {
     let Some(limit) = limit else { return x };
-    let x = if x < -limit { -limit } else { x };
-    if x > limit { limit } else { x }
+    simd::limited(x, -limit, limit)
 }
 
 #[inline(always)]
@@ -61,7 +61,7 @@ fn apply_each(activation: RecurrentActivation, limit: Option<f32>, values: &mut 
             |x| alpha * tanh_f32(beta * x),
         ),
         RecurrentActivation::HardSigmoid { alpha, beta } => {
-            each(values, limit, |x| hard(alpha * x + beta));
+            each(values, limit, |x| simd::limited(alpha * x + beta, 0.0, 1.0));
         }
         RecurrentActivation::Elu { alpha } => each(
             values,
@@ -72,13 +72,6 @@ fn apply_each(activation: RecurrentActivation, limit: Option<f32>, values: &mut 
         RecurrentActivation::Softsign => each(values, limit, |x| x / (1.0 + x.abs())),
         RecurrentActivation::Softplus => each(values, limit, softplus),
     }
-}
-
-/// Limits x to 0..1; NaN stays NaN.
-#[inline(always)]
-fn hard(x: f32) -> f32 {
-    let x = if x < 0.0 { 0.0 } else { x };
-    if x > 1.0 { 1.0 } else { x }
 }
 
 #[inline(always)]

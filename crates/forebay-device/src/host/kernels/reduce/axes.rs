@@ -180,8 +180,8 @@ unsafe fn reduce<T: Reducible>(
     let chunk = if layout.inner_reduced { CHUNK } else { (CHUNK * 4 / block).max(1) };
     let chunks = depth.div_ceil(chunk);
     let groups = layout.kept.count() * blocks;
-    // Otherwise, each task computes a whole output.
-    let has_parts = chunks != 1 || !layout.inner_reduced;
+    // Otherwise, each task computes whole outputs.
+    let has_parts = chunks != 1;
     let mut partials = vec![start; if has_parts { groups * chunks * block } else { 0 }];
     let partial_pointer = Pointer::new(partials.as_mut_ptr());
     let tasks_together = (CHUNK / (depth.min(chunk) * block)).max(1);
@@ -189,6 +189,7 @@ unsafe fn reduce<T: Reducible>(
         wide(
             #[inline(always)]
             || {
+                let mut own_sums = [start; OUTPUTS];
                 for task in range {
                     // A division would take as long as a short row.
                     let (group, first) = if has_parts { (task / chunks, task % chunks * chunk) } else { (task, 0) };
@@ -206,10 +207,20 @@ unsafe fn reduce<T: Reducible>(
                     } else {
                         let base = layout.kept.offsets(group / blocks)[0] + (group % blocks * block) as isize;
                         let width = block.min(layout.width - group % blocks * block);
-                        // SAFETY: every task has a separate part of `partials`, and the walk stays inside x.
+                        // SAFETY: every task has a separate part of `partials` or of y, and the walk stays inside x.
                         unsafe {
-                            let sums = partial_pointer.slice_mut(task * block, width);
+                            if has_parts {
+                                let sums = partial_pointer.slice_mut(task * block, width);
+                                add_rows(&layout.reduced, elements, x, base, sums, &step);
+                                continue;
+                            }
+                            let sums = &mut own_sums[..width];
+                            sums.fill(start);
                             add_rows(&layout.reduced, elements, x, base, sums, &step);
+                            let first = group / blocks * layout.width + group % blocks * block;
+                            for (place, &mut sum) in (first..).zip(sums) {
+                                *y.at(place as isize) = finish(merge(start, sum));
+                            }
                         }
                     }
                 }

@@ -1,6 +1,6 @@
 //! Reductions and softmax compared with naive models in double precision.
 
-use forebay_base::kernel::ReduceOp;
+use forebay_base::kernel::{ReduceOp, Summing};
 use forebay_base::{DataType, Kernel};
 
 use super::super::testing::{Random, Tensor, assert_close, desc, run};
@@ -92,6 +92,26 @@ fn large_reductions_in_several_chunks() {
     let x = Tensor::new(&desc(DataType::Float32, &[20011, 6]), &random.values(20011 * 6));
     check(ReduceOp::Sum, &[0], &x, 2e-7);
     check(ReduceOp::Min, &[1], &x, 0.0);
+}
+
+/// Threads divide the places of long rows, and the rows of short ones; the bits are those of each place.
+#[test]
+fn sums_of_long_rows_have_the_bits_of_short_ones() {
+    let (rows, length, short) = (34, 70_000, 50_000);
+    let values = Random::new(9).values(rows * length);
+    let sums = |places: std::ops::Range<usize>| {
+        let of_row = |row: usize| &values[row * length + places.start..row * length + places.end];
+        let part: Vec<f64> = (0..rows).flat_map(of_row).copied().collect();
+        let x = Tensor::new(&desc(DataType::Float32, &[rows as u64, places.len() as u64]), &part);
+        let of_sums = Kernel::Sums { of: Summing::Rows { axes: 1 } };
+        let table = run(&of_sums, &[&x], &[desc(DataType::Float64, &[2, places.len() as u64])]).remove(0);
+        let y = [desc(DataType::Float32, &[places.len() as u64])];
+        let whole = run(&Kernel::Reduce { op: ReduceOp::Sum, axes: vec![0] }, &[&x], &y).remove(0).values();
+        assert_eq!(run(&Kernel::FromSums { of: Summing::Rows { axes: 1 } }, &[&table], &y)[0].values(), whole);
+        whole
+    };
+    let (long, first) = (sums(0..length), sums(0..short));
+    assert!(long[..short] == first && long[short..] == sums(short..length));
 }
 
 #[test]
