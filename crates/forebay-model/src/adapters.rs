@@ -28,7 +28,7 @@ use crate::training::matches;
 pub struct LoraOptions {
     /// Patterns (`*`, `?`) that match the names of weights of MatMul, Gemm, Conv without groups, and Gather.
     pub patterns: Vec<String>,
-    /// Number of columns of the left factor and of rows of the right one.
+    /// Number of columns of the left factor and of rows of the right one, from 1 to 65536.
     pub rank: u64,
     /// Numerator of the scale: the product of the factors is multiplied by `alpha / rank`.
     pub alpha: f32,
@@ -110,15 +110,21 @@ struct Use {
     layer: Layer,
 }
 
+/// The highest rank of an adapter.
+const RANK_MAX: u64 = 1 << 16;
+
 /// Adds adapters to all weights that the options name.
 ///
 /// # Errors
-/// Fails if no weight can have an adapter, if a weight is also used where it cannot have one, if the rank is 0, or if alpha is not finite.
+/// Fails if no weight can have an adapter, if a weight is also used where it cannot have one, if the rank is out of range, or if alpha is
+/// not finite.
 pub(crate) fn adapt(graph: &mut Graph, options: &LoraOptions) -> Result<Vec<Adapter>, ModelError> {
     let refuse = |reason: String| Err(ModelError::Request { reason });
-    if options.rank == 0 || !options.alpha.is_finite() {
+    if !(1..=RANK_MAX).contains(&options.rank) || !options.alpha.is_finite() {
         let (rank, alpha) = (options.rank, options.alpha);
-        return refuse(format!("adapters need a rank of at least 1 and a finite alpha, found {rank} and {alpha}"));
+        return refuse(format!(
+            "adapters need a rank from 1 to {RANK_MAX} and a finite alpha, found {rank} and {alpha}"
+        ));
     }
     let found = weights(graph);
     let is_wanted = |name: &str| options.patterns.iter().any(|pattern| matches(pattern, name));

@@ -345,6 +345,22 @@ impl Graph {
         id
     }
 
+    /// Adds an input of the graph and declares its type.
+    pub(crate) fn add_input(&mut self, name: &str, ty: TensorType) -> ValueId {
+        let input = self.add_value(name, Some(ty));
+        self.declare(input);
+        self.inputs.push(input);
+        input
+    }
+
+    /// Declares the type of a value, if it is known.
+    pub(crate) fn declare(&mut self, id: ValueId) {
+        if let Some(ty) = self.ty(id).cloned() {
+            let dimensions = ty.shape.iter().map(|&size| Dimension::Known(size)).collect();
+            self.value_mut(id).declared = Some((ty.data_type, dimensions));
+        }
+    }
+
     /// The type of a value, if inference has determined it.
     pub fn ty(&self, id: ValueId) -> Option<&TensorType> {
         self.value(id).ty.as_ref()

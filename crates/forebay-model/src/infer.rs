@@ -92,7 +92,10 @@ pub fn infer_known(graph: &mut Graph, sizes: &Sizes) -> Result<Vec<Waiting>, Mod
                 Ok(Some(nodes)) => {
                     nodes.into_iter().rev().for_each(|node| pending.push_front(node));
                     if pending.len() + graph.nodes.len() > NODES_MAX {
-                        let reason = format!("the model with unrolled loops has more than {NODES_MAX} nodes");
+                        let reason = format!(
+                            "the model with unrolled loops has more than {NODES_MAX} nodes; a Loop whose body computes its \
+                             condition from data is not unrolled"
+                        );
                         return Err(ModelError::Request { reason });
                     }
                     continue;

@@ -15,6 +15,7 @@ use crate::context::lowering::broadcast;
 use crate::context::{Lowering, NodeView};
 use crate::error::ModelError;
 use crate::graph::{Graph, Operation, ValueId};
+use crate::operators::decomposition::check_types;
 use crate::operators::row;
 use crate::program::{NamedOperand, Program, Role};
 
@@ -41,6 +42,7 @@ impl Lowering<'_> {
                 *read = broadcast(read, write.desc.sizes()).map_err(|error| view.error(error.to_string()))?;
             }
         }
+        check_types(view, kernel, &reads, &writes)?;
         if kernel.facts().is_in_blocks() {
             // Blocks of elements can span several rows of a tensor.
             for operand in reads.iter_mut().chain(&mut writes) {
@@ -125,7 +127,8 @@ pub fn lower(graph: &Graph, parameters: &BTreeSet<ValueId>) -> Result<Program, M
 /// updates take effect together: each reads the values that the others' targets had before.
 ///
 /// # Errors
-/// Fails if an operator has no row or cannot be lowered, or if a value cannot be stored on a device.
+/// Fails if an operator has no row or cannot be lowered, if the types of operands do not fit each other, or if a value cannot be stored on
+/// a device.
 pub fn lower_with(
     graph: &Graph,
     parameters: &BTreeSet<ValueId>,

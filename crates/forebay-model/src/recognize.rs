@@ -76,7 +76,7 @@ pub fn attention(graph: &mut Graph, is_inference: bool) -> Result<(), ModelError
 /// The operator type of a node in the default domain; empty for other nodes.
 fn op_type(node: &Node) -> &str {
     match &node.operation {
-        Operation::Onnx { domain, op_type, .. } if domain.is_empty() || domain == "ai.onnx" => op_type,
+        Operation::Onnx { domain, op_type, .. } if domain.is_empty() => op_type,
         _ => "",
     }
 }
@@ -107,17 +107,20 @@ impl Uses<'_> {
         ty.shape.as_slice().try_into().ok()
     }
 
-    /// The numbers in a small constant.
-    fn numbers(&self, value: ValueId) -> Option<Vec<f32>> {
-        if !self.graph.is_constant(value) {
+    /// Whether a constant with one number for each group of channels has this number for all of them.
+    fn is_filled(&self, value: ValueId, number: f32) -> Option<bool> {
+        const BYTES_MAX: u64 = 64 << 10;
+        let contents = self.graph.initializers.get(&value).filter(|_| self.graph.is_constant(value))?;
+        if contents.size_bytes() > BYTES_MAX {
             return None;
         }
-        self.graph.initializers.get(&value)?.small().ok()??.to_f32()
+        Some(contents.to_tensor().ok()?.to_f32()?.iter().all(|&own| own == number))
     }
 
     /// The number in a constant of one element.
     fn number(&self, value: ValueId) -> Option<f32> {
-        match self.numbers(value)?.as_slice() {
+        let contents = self.graph.initializers.get(&value).filter(|_| self.graph.is_constant(value))?;
+        match contents.small().ok()??.to_f32()?.as_slice() {
             &[number] => Some(number),
             _ => None,
         }

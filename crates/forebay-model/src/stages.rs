@@ -272,6 +272,9 @@ impl<'a> Known<'a> {
                 sources.insert(value);
             } else if !self.graph.is_constant(value) && seen.insert(value) {
                 let node = &self.graph.nodes[*self.producer.get(&value)?];
+                if expand::is_draw(node) {
+                    return None;
+                }
                 row(&NodeView { graph: self.graph, node }).ok()?.evaluate?;
                 open.extend(node.inputs.iter().flatten());
             }
@@ -351,6 +354,7 @@ fn border(graph: Graph, mut waiting: Vec<Waiting>, i: usize) -> Result<Next, Mod
         let facts = expand::loop_facts(&view)?;
         let given = |i: usize| node.inputs.get(i).copied().flatten().map(source);
         let mut body = facts.body.graph.clone();
+        expand::number_draws(&mut body, &node);
         let mut captured = Vec::new();
         let inside = body.inputs[facts.body.declared_inputs()..].to_vec();
         for (inside, &input) in inside.into_iter().zip(&facts.body.captured) {

@@ -32,7 +32,7 @@ use forebay_base::{DataType, Kernel};
 
 use crate::autodiff::gradients;
 use crate::error::ModelError;
-use crate::graph::{Dimension, Graph, Node, Operation, TensorType, Update, ValueId};
+use crate::graph::{Graph, Node, Operation, TensorType, Update, ValueId};
 use crate::infer::infer_node;
 use crate::tensor::Contents;
 
@@ -45,6 +45,8 @@ use groups::group_of;
 pub use layers::layer_groups;
 pub use loss::{Ctc, Loss, Region, Shares};
 pub use mixed::Precision;
+pub(crate) use mode::{is_same_layer, is_used_otherwise};
+use open::append_output;
 pub use open::{GRADIENT_PREFIX, NEXT_PREFIX, open_gradients, open_graph};
 pub use optimizer::Optimizer;
 pub use outputs::logits_behind;
@@ -336,15 +338,8 @@ fn append_loss(
             return losses::append(graph, prediction, pair, other, source);
         }
     };
-    let input = source.labels(graph, &labels)?;
-    let output = graph.add_value("loss", Some(TensorType::new(DataType::Float32, &[])));
-    graph.nodes.push(Node {
-        name: "loss".to_string(),
-        operation: Operation::Kernel(kernel),
-        inputs: vec![Some(prediction), Some(input)],
-        outputs: vec![Some(output)],
-    });
-    Ok((output, input))
+    let input = source.labels(graph, loss, &labels)?;
+    Ok((losses::append_kernel(graph, kernel, &[prediction, input]), input))
 }
 
 /// Returns the loss that the model computes itself, and its input for the labels.
@@ -393,8 +388,8 @@ fn hold_frozen(graph: &mut Graph, options: &TrainingOptions) {
     let statistics = graph.running_statistics();
     let is_held = |id: &ValueId| {
         let ty = graph.initializers[id].ty();
-        let trains = ty.data_type == DataType::Float32 && !is_frozen(graph, *id, options);
-        ty.count() == 1 && ty.data_type.has_gradients() && !trains && !statistics.contains(id)
+        let is_number = ty.count() == 1 && ty.data_type.has_gradients() && !statistics.contains(id);
+        is_number && (ty.data_type != DataType::Float32 || is_frozen(graph, *id, options))
     };
     let held: Vec<ValueId> = graph.initializers.keys().copied().filter(is_held).collect();
     graph.constants.extend(held);
@@ -438,16 +433,8 @@ fn candidates(
 /// Adds an output with a known name for every gradient. Each is a view, because two parameters can have the same gradient.
 fn append_gradient_outputs(graph: &mut Graph, trained: &[(ValueId, ValueId)]) {
     for &(parameter, d) in trained {
-        let ty = graph.ty(d).cloned();
-        let name = format!("gradient:{}", graph.value(parameter).name);
-        let output = graph.add_value(&name, ty);
-        graph.nodes.push(Node {
-            name,
-            operation: Operation::onnx("Identity", &[]),
-            inputs: vec![Some(d)],
-            outputs: vec![Some(output)],
-        });
-        graph.outputs.push(output);
+        let name = format!("{GRADIENT_PREFIX}{}", graph.value(parameter).name);
+        append_output(graph, &name, d);
     }
 }
 
@@ -458,14 +445,8 @@ const HYPERPARAMETERS_NAME: &str = "forebay.hyperparameters";
 fn append_hyperparameters(graph: &mut Graph, options: &TrainingOptions) -> Vec<ValueId> {
     let count = options.optimizer.hyperparameters().len() as u64;
     let groups = options.groups.iter().filter(|group| !group.is_frozen);
-    let mut append = |_| {
-        let ty = TensorType::new(DataType::Float32, &[count]);
-        let input = graph.add_value(HYPERPARAMETERS_NAME, Some(ty));
-        graph.value_mut(input).declared = Some((DataType::Float32, vec![Dimension::Known(count)]));
-        graph.inputs.push(input);
-        input
-    };
-    (0..=groups.count()).map(&mut append).collect()
+    let ty = TensorType::new(DataType::Float32, &[count]);
+    (0..=groups.count()).map(|_| graph.add_input(HYPERPARAMETERS_NAME, ty.clone())).collect()
 }
 
 /// Adds the optimizer's nodes, state and updates. Returns the state with its parameters, and the inputs for the hyperparameters.

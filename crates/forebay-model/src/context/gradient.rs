@@ -96,7 +96,9 @@ impl GradientBuilder<'_> {
 
     /// Returns whether a value, or what it was converted from, consists of a few known numbers that nothing changes and none of which is 0.
     pub fn has_no_zero(&self, value: ValueId) -> bool {
-        let value = self.converted_from(value).unwrap_or(value);
+        // Looking for a node takes long, and no node computes an initializer.
+        let is_given = self.graph.initializers.contains_key(&value);
+        let value = if is_given { value } else { self.converted_from(value).unwrap_or(value) };
         let contents = self.graph.initializers.get(&value).filter(|_| self.graph.is_constant(value));
         let Some(tensor) = contents.and_then(|contents| contents.small().ok().flatten()) else { return false };
         let is_real = tensor.to_f64().map(|numbers| !numbers.contains(&0.0));

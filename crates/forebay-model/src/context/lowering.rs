@@ -1,6 +1,7 @@
 //! The context for lowering operators: the program under construction, and the locations of the graph's values in it.
 
 mod concatenate;
+mod slice;
 
 use std::collections::BTreeMap;
 
@@ -111,7 +112,10 @@ impl Lowering<'_> {
         self.emit(&view.node.label(self.graph), kernel, reads, writes);
     }
 
-    pub(crate) fn emit(&mut self, name: &str, kernel: Kernel, reads: Vec<Operand>, writes: Vec<Operand>) {
+    pub(crate) fn emit(&mut self, name: &str, mut kernel: Kernel, mut reads: Vec<Operand>, writes: Vec<Operand>) {
+        if let (Kernel::Slice { starts, steps }, [input], [output]) = (&mut kernel, reads.as_mut_slice(), &*writes) {
+            slice::narrow(input, starts, steps, output.desc.sizes());
+        }
         self.program.launches.push(ProgramLaunch::new(name, kernel, reads, writes));
     }
 

@@ -6,6 +6,7 @@
 mod condition;
 mod control;
 mod count;
+mod draws;
 mod flex;
 mod inline;
 mod scan;
@@ -19,6 +20,7 @@ use crate::graph::{Graph, Node, Operation, ValueId};
 use crate::operator::NodeView;
 pub use condition::{is_true, trip_count, truth};
 pub(crate) use control::{loop_facts, nothing, runs_again};
+pub(crate) use draws::{is_draw, number_draws};
 
 /// Returns the nodes that replace a node. These can be expanded in turn.
 type Expand = fn(&mut Graph, &Node) -> Result<Vec<Node>, ModelError>;

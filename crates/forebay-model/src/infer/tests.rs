@@ -207,3 +207,81 @@ fn a_loop_whose_condition_counts_is_written_out() {
     let message = infer(&mut endless, None).unwrap_err().to_string();
     assert!(message.contains("a Loop") && message.contains("depends on what the loop computes"), "{message}");
 }
+
+#[test]
+fn an_axis_is_not_split_into_more_parts_than_a_graph_can_have() {
+    for (attributes, size) in [(vec![], None), (vec![("keepdims", Attribute::Int(0))], None), (vec![], Some(2))] {
+        let (mut graph, x) = graph(&[Dimension::Known(1 << 36), Dimension::Known(1)]);
+        let size = size.map(|size| graph.add_initializer("size", Tensor::from_i64(&[], &[size])));
+        let inputs: Vec<ValueId> = [Some(x), size].into_iter().flatten().collect();
+        let parts = push(&mut graph, "SplitToSequence", &inputs, &attributes);
+        graph.outputs = vec![push(&mut graph, "ConcatFromSequence", &[parts], &[("axis", Attribute::Int(0))])];
+        let message = infer(&mut graph, None).unwrap_err().to_string();
+        assert!(message.contains("more than the maximum of 262144"), "{message}");
+    }
+}
+
+/// A loop that adds 1 to `x`, inside a loop; `counts` are their iterations, from outside to inside. If `ends`, the inner loop may end
+/// earlier, depending on `x`.
+fn nested(counts: [i64; 2], ends: bool) -> Graph {
+    use crate::graph::Subgraph;
+    let looped = |body: Graph, captured: Vec<usize>, inputs: Vec<Option<ValueId>>, output: ValueId| Node {
+        name: "a Loop".to_string(),
+        operation: Operation::onnx(
+            "Loop",
+            &[("body", Attribute::Graph(std::sync::Arc::new(Subgraph { graph: body, captured })))],
+        ),
+        inputs,
+        outputs: vec![Some(output)],
+    };
+    let values = |graph: &mut Graph, names: &[&str]| -> Vec<ValueId> {
+        graph.inputs = names.iter().map(|name| graph.add_value(name, None)).collect();
+        graph.inputs.clone()
+    };
+    let mut inner = Graph::default();
+    let given = values(&mut inner, &["i", "goes_on", "a", "one"]);
+    let sum = push(&mut inner, "Add", &given[2..], &[]);
+    let goes_on = if ends { push(&mut inner, "Less", &[sum, given[3]], &[]) } else { given[1] };
+    inner.outputs = vec![goes_on, sum];
+    let mut outer = Graph::default();
+    let given = values(&mut outer, &["i", "goes_on", "x", "count", "one"]);
+    let last = outer.add_value("last", None);
+    outer.nodes = vec![looped(inner, vec![3], vec![Some(given[3]), None, Some(given[2]), Some(given[4])], last)];
+    outer.outputs = vec![given[1], last];
+    let (mut graph, x) = graph(&[Dimension::Known(2)]);
+    let constant = |graph: &mut Graph, name: &str, tensor: Tensor| {
+        let id = graph.add_initializer(name, tensor);
+        graph.constants.insert(id);
+        Some(id)
+    };
+    let [count, inner_count] = counts.map(|count| constant(&mut graph, "count", Tensor::from_i64(&[], &[count])));
+    let (one, condition) = (
+        constant(&mut graph, "one", Tensor::from_f32(&[], &[1.0])),
+        constant(&mut graph, "condition", expand::truth(true)),
+    );
+    let y = graph.add_value("y", None);
+    graph.nodes = vec![looped(outer, vec![3, 4], vec![count, condition, Some(x), inner_count, one], y)];
+    graph.outputs = vec![y];
+    graph
+}
+
+#[test]
+fn a_loop_with_long_loops_inside_is_not_unrolled() {
+    let mut short = nested([6, 6], false);
+    infer(&mut short, None).unwrap();
+    assert_eq!(short.nodes.iter().filter(|node| node.operation.name() == "Add").count(), 36);
+    let long = nested([600, 600], false);
+    let message = infer(&mut long.clone(), None).unwrap_err().to_string();
+    assert!(message.contains("600 iterations are too many"), "{message}");
+    let types = [("x".to_string(), TensorType::new(DataType::Float32, &[2]))].into();
+    let next = crate::stages::next(&long, &types).unwrap();
+    assert!(matches!(next, crate::stages::Next::Repeat { .. }), "{next:?}");
+}
+
+#[test]
+fn a_loop_that_ends_by_itself_is_one_node_of_the_loop_around_it() {
+    for (ends, is_unrolled) in [(true, true), (false, false)] {
+        let graph = nested([50, 8000], ends);
+        assert_eq!(expand::runs_again(&graph, &graph.nodes[0]), !is_unrolled);
+    }
+}

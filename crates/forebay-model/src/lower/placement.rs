@@ -28,7 +28,7 @@ pub(super) fn place(graph: &Graph) -> BTreeMap<ValueId, PieceLocation> {
 /// Returns the pieces of a `Concat` with their offsets in bytes, if each of them is one aligned run of bytes.
 fn contiguous_pieces(graph: &Graph, node: &Node) -> Option<(ValueId, Vec<(ValueId, u64)>)> {
     let Operation::Onnx { domain, op_type, attributes, .. } = &node.operation else { return None };
-    if !(domain.is_empty() || domain == "ai.onnx") || op_type != "Concat" || node.inputs.len() < 2 {
+    if !domain.is_empty() || op_type != "Concat" || node.inputs.len() < 2 {
         return None;
     }
     let output = node.outputs.first().copied().flatten()?;

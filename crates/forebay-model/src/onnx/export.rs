@@ -78,6 +78,14 @@ pub fn write_to<E: From<ModelError>>(
     Ok(())
 }
 
+/// Checks that a model fits into one file, whatever its contents are.
+///
+/// # Errors
+/// Fails if the file would exceed 2 GiB.
+pub fn check_size(model: &Model) -> Result<(), ModelError> {
+    parts(model, &BTreeMap::new()).map(drop)
+}
+
 /// Packs contents that arrive in pieces into the format of the file.
 struct Packer {
     data_type: DataType,
@@ -122,8 +130,10 @@ fn parts(model: &Model, new: &BTreeMap<String, TensorType>) -> Result<Vec<Part>,
     parts.push(encoded(&model_tail(&model.proto)));
     let size_bytes = size_bytes(&parts);
     if size_bytes > MESSAGE_BYTES_MAX {
-        let reason =
-            format!("the model takes {size_bytes} bytes, but an ONNX file can have at most {MESSAGE_BYTES_MAX}");
+        let reason = format!(
+            "the model takes {size_bytes} bytes, but an ONNX file can have at most {MESSAGE_BYTES_MAX}; save checkpoints \
+             instead, or train adapters and save only these"
+        );
         return Err(ModelError::Request { reason });
     }
     Ok(parts)

@@ -25,6 +25,8 @@ const SCOPES: &str = "pkg.torch.onnx.name_scopes";
 const RULE: &str = "pkg.onnxscript.rewriter.rule_name";
 /// The prefix of the names of the rules that remove biases of zeros.
 const WITHOUT_BIAS: &str = "RemoveOptionalBias";
+/// The most elements of a bias that is restored: sizes of weights have not been compared with their data yet.
+const BIAS_ELEMENTS_MAX: i64 = 1 << 20;
 
 /// Returns, for each value, whether PyTorch's exporter marks it as a parameter or as computed from parameters. Computed scalars are
 /// constants of formulas.
@@ -399,5 +401,5 @@ fn bias_elements(node: &NodeProto, weights: &TensorProto) -> Option<i64> {
         ("ConvTranspose", &[_, channels, ..]) => channels.checked_mul(attribute("group", 1)),
         _ => None,
     }
-    .filter(|&count| count > 0)
+    .filter(|count| (1..=BIAS_ELEMENTS_MAX).contains(count))
 }

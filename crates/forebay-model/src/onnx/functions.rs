@@ -3,7 +3,7 @@
 //! Source: ONNX's `FunctionProto`. Names in a function are local to it, attributes of its nodes can refer to attributes of the call, and it
 //! imports its own operator sets.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -14,7 +14,7 @@ use crate::error::ModelError;
 
 /// The deepest nesting of function calls; anything deeper is taken for recursion.
 const DEPTH_MAX: usize = 64;
-/// The most nodes that all calls of a model may expand to.
+/// The most nodes that all calls of a model may expand to, calls included: functions without nodes can call each other, too.
 const NODES_MAX: usize = 1 << 20;
 
 /// Versions of operator sets, by domain.
@@ -25,6 +25,8 @@ pub(super) type Versions = Rc<BTreeMap<String, i64>>;
 pub(super) struct Functions {
     by_name: BTreeMap<(String, String, String), (FunctionProto, Versions)>,
     taken: RefCell<Names>,
+    /// The number of nodes, calls included, that calls have expanded to so far.
+    expanded: Cell<usize>,
 }
 
 /// The names that are in use anywhere in a model, each with the number to add to it the next time it is wanted.
@@ -75,7 +77,7 @@ impl Functions {
             add_names(graph, &mut taken);
         }
         let taken = taken.into_iter().map(|name| (name.to_string(), 2)).collect();
-        Ok(Functions { by_name, taken: RefCell::new(Names(taken)) })
+        Ok(Functions { by_name, taken: RefCell::new(Names(taken)), expanded: Cell::new(0) })
     }
 
     /// Returns the function that a node calls, or `None` if the node is an operator.
@@ -119,15 +121,16 @@ impl Functions {
                 function.output.len()
             )));
         }
+        self.expanded.set(self.expanded.get().saturating_add(1 + function.node.len()));
+        if self.expanded.get() > NODES_MAX {
+            return Err(malformed(format!("the functions of the model expand to more than {NODES_MAX} nodes")));
+        }
         let call = Call::new(node, function, &mut self.taken.borrow_mut());
         for body in &function.node {
             let proto = call.node(body);
             match self.called(&proto) {
                 Some(inner) => self.call(&proto, inner, depth + 1, nodes)?,
                 None => nodes.push(BodyNode { proto, versions: versions.clone() }),
-            }
-            if nodes.len() > NODES_MAX {
-                return Err(malformed(format!("the functions of the model expand to more than {NODES_MAX} nodes")));
             }
         }
         Ok(())

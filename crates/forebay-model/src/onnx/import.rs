@@ -14,7 +14,7 @@ use super::proto::tensor_shape_proto::dimension::Value as DimensionValue;
 use super::proto::type_proto::Value as TypeValue;
 use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto};
 use super::skeleton::{Data, LeftOut};
-use super::{Model, NestedPlace, altered, exporter, malformed, order, sharing, tensor};
+use super::{Model, NestedPlace, altered, exporter, malformed, order, sharing, statistics, tensor};
 use crate::error::ModelError;
 use crate::graph::{Attribute, Dimension, Graph, Node, Operation, Structure, Subgraph, ValueId};
 use crate::operators::microsoft::MICROSOFT;
@@ -22,6 +22,8 @@ use crate::tensor::Contents;
 
 /// The oldest supported version of the file format: the first with operator sets.
 const OLDEST_IR_VERSION: i64 = 3;
+/// The deepest nesting of graphs in nodes. Files cannot nest them as deep, but functions can.
+const GRAPHS_MAX: usize = 64;
 
 /// Builds the graph and keeps what is needed to write the model back. `left_out` locates the data that was left out of the messages.
 pub(super) fn model(
@@ -62,7 +64,10 @@ pub(super) fn model(
         contents.extend(graph.initializers.get(&id).map(|given| (name.clone(), given.clone())));
         nested.insert(place, name);
     }
-    Ok(Model { graph, defaults: reader.defaults, contents, nested, parameters, altered, proto, adaptation: None })
+    let defaults = reader.defaults;
+    let mut model = Model { graph, defaults, contents, nested, parameters, altered, proto, adaptation: None };
+    statistics::separate(&mut model);
+    Ok(model)
 }
 
 /// The data that all graphs of a model are read from.
@@ -142,6 +147,10 @@ impl<'a> Reader<'a> {
         inputs: &mut Vec<Option<ValueId>>,
         place: Option<NestedPlace>,
     ) -> Result<Subgraph, ModelError> {
+        if std::iter::successors(self.outer, |reader| reader.outer).count() >= GRAPHS_MAX {
+            let reason = format!("graphs are nested more than {GRAPHS_MAX} deep, as if a function called itself");
+            return Err(malformed(reason));
+        }
         let (graph, captured, mut nested) = {
             let nested = LeftOut::default();
             let source = Source { left_out: &nested, ..*self.source };

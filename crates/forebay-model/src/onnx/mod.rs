@@ -16,6 +16,7 @@ mod message;
 mod order;
 mod sharing;
 mod skeleton;
+mod statistics;
 mod tensor;
 
 /// ONNX's messages, generated from `proto/onnx.proto`; `tests/messages.rs` updates them when that file changes.
@@ -41,7 +42,7 @@ use crate::training::matches;
 use external::Folder;
 use skeleton::LeftOut;
 
-pub use export::{Give, Take, write, write_to};
+pub use export::{Give, Take, check_size, write, write_to};
 
 /// A model read from a file or from bytes: its graph, and everything needed to write it back.
 #[derive(Clone, Debug)]
@@ -75,18 +76,16 @@ struct Adaptation {
 /// graph, followed by the index of the initializer.
 pub(crate) type NestedPlace = Vec<usize>;
 
-/// The number of elements examined to tell a weight from a mask.
-const SEEN_ELEMENTS: usize = 4096;
-
 impl Model {
     /// Returns the graph for training, in which initializers that do not train are constants.
     ///
     /// PyTorch's exporter marks the initializers that are parameters of the module or were computed from parameters. If it does, buffers do
     /// not train, and an unmarked initializer trains only if it is a weight of a product, a convolution or a recurrent network. Without
     /// such marks, a scalar trains only if it has the name of a module's attribute (at the top of the module, only in PyTorch's files);
-    /// other scalars are constants of formulas that an optimizer stored as initializers, and so are exponents of one element. Some
-    /// exporters write all weights as `Constant` nodes: if no initializer is a floating-point tensor of several elements, such constants
-    /// train, except tables with at most two distinct elements, which are masks.
+    /// other scalars are constants of formulas that an optimizer stored as initializers, and so are exponents of one element. Tensors with
+    /// infinities are masks, which do not train. Some exporters write all weights as `Constant` nodes: if no initializer is a
+    /// floating-point tensor of several elements, such constants train, except tables with at most two distinct elements, which are
+    /// masks, too.
     ///
     /// # Errors
     /// Fails if contents cannot be read.
@@ -127,6 +126,10 @@ impl Model {
         };
         let numbers: Vec<ValueId> = graph.initializers.keys().copied().filter(is_number).collect();
         graph.constants.extend(numbers);
+        let added = used_only(&graph, |node, _| ADDING.contains(&node.operation.name()));
+        let is_mask = |(id, contents): &(&ValueId, &Contents)| added.contains(id) && has_infinities(contents);
+        let masks: Vec<ValueId> = graph.initializers.iter().filter(is_mask).map(|(&id, _)| id).collect();
+        graph.constants.extend(masks);
         let is_weight = |contents: &Contents| contents.data_type().has_gradients() && contents.ty().count() > 1;
         let mut weights =
             graph.initializers.iter().filter(|(id, contents)| !graph.constants.contains(id) && is_weight(contents));
@@ -134,7 +137,8 @@ impl Model {
             return Ok(graph);
         }
         for (name, contents) in self.contents.iter().filter(|(_, contents)| is_weight(contents)) {
-            if contents.shape().is_empty() || (contents.shape().len() > 1 && is_mask(contents)?) {
+            let is_table = contents.shape().len() > 1;
+            if contents.shape().is_empty() || is_table && (has_infinities(contents) || has_two_values(contents)?) {
                 continue;
             }
             if let Some(id) = graph.find(name) {
@@ -237,6 +241,10 @@ const PRODUCTS: [&str; 4] = ["MatMul", "Gemm", "Conv", "ConvTranspose"];
 const RECURRENT: [&str; 3] = ["LSTM", "GRU", "RNN"];
 const RECURRENT_WEIGHTS: [usize; 4] = [1, 2, 3, 7];
 
+/// Operators that add masks to scores, and those that choose parts of masks before that. Only what no other operator uses is looked at, so
+/// that weights of products are not read.
+const ADDING: [&str; 6] = ["Add", "Attention", "Expand", "Slice", "Unsqueeze", "Where"];
+
 /// Returns the values that nodes only multiply by.
 fn multiplied(graph: &Graph) -> BTreeSet<ValueId> {
     let is_product = |node: &Node, i: usize| {
@@ -256,18 +264,17 @@ fn used_only(graph: &Graph, accepts: impl Fn(&Node, usize) -> bool) -> BTreeSet<
     wanted(true).difference(&wanted(false)).copied().collect()
 }
 
+/// Returns whether the first elements of a tensor with several axes include an infinity, or the largest number, which masks have instead.
+fn has_infinities(contents: &Contents) -> bool {
+    contents.shape().len() > 1 && contents.first_floats().into_iter().any(|element| element.abs() >= f32::MAX)
+}
+
 /// Returns whether the first elements have at most two distinct values.
-fn is_mask(contents: &Contents) -> Result<bool, ModelError> {
+fn has_two_values(contents: &Contents) -> Result<bool, ModelError> {
     let size = contents.data_type().size_bytes() as usize;
-    let (mut seen, mut looked_at) = (BTreeSet::new(), 0);
-    contents.give_in_pieces(&mut |piece: &[u8]| -> Result<(), ModelError> {
-        for element in piece.chunks_exact(size).take(SEEN_ELEMENTS.saturating_sub(looked_at)) {
-            looked_at += 1;
-            seen.insert(element.to_vec());
-        }
-        Ok(())
-    })?;
-    Ok(seen.len() < 3 && looked_at > 2)
+    let bytes = contents.first_bytes()?;
+    let seen: BTreeSet<&[u8]> = bytes.chunks_exact(size).collect();
+    Ok(seen.len() < 3 && bytes.len() > 2 * size)
 }
 
 /// Reads a model. `directory` contains the external data files; without it, a model that has such files is rejected.

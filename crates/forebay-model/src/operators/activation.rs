@@ -112,9 +112,10 @@ fn celu(view: NodeView) -> Result<Decomposition, ModelError> {
 /// The usual alpha and gamma of SELU.
 pub(super) const SELU: [f32; 2] = [1.673_263_2, 1.050_701];
 
-/// gamma (x for x > 0, else alpha (exp(x) - 1)).
+/// gamma (x for x > 0, else alpha (exp(x) - 1)). Before opset 6, the usual numbers had fewer digits.
 fn selu(view: NodeView) -> Result<Decomposition, ModelError> {
-    let (alpha, gamma) = (view.float("alpha", SELU[0])?, view.float("gamma", SELU[1])?);
+    let [alpha, gamma] = if view.version() < 6 { [1.6732, 1.0507] } else { SELU };
+    let (alpha, gamma) = (view.float("alpha", alpha)?, view.float("gamma", gamma)?);
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let y = scaled_elu(&mut c, &x, alpha, gamma)?;
@@ -141,7 +142,7 @@ fn clip(view: NodeView) -> Result<Decomposition, ModelError> {
     let is_finite = view.version() < 11 && x.ty.data_type == DataType::Float32;
     let (lowest, highest) = if is_finite { (f32::MIN, f32::MAX) } else { (f32::NEG_INFINITY, f32::INFINITY) };
     let (low, high) = (constant(1, "min", lowest)?, constant(2, "max", highest)?);
-    if let (Some(low), Some(high), true) = (low, high, x.ty.data_type == DataType::Float32) {
+    if let (Some(low), Some(high), DataType::Float32) = (low, high, x.ty.data_type.computed_in()) {
         // Like NumPy, ONNX returns the upper limit if the lower one is above it.
         let y = c.unary(UnaryOp::Clip { low: low.min(high), high }, &x)?;
         return c.finish(y);

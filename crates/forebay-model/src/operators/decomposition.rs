@@ -83,6 +83,15 @@ impl<'a> Composer<'a> {
         Part { source: Source::Constant(self.constants.len() - 1), ty }
     }
 
+    /// The elements of a part, if they are known: a few numbers or many integers.
+    pub(crate) fn known(&self, part: &Part) -> Result<Option<&Tensor>, ModelError> {
+        match part.source {
+            Source::Input(i) => self.view.constant(i),
+            Source::Constant(i) => Ok(Some(&self.constants[i])),
+            Source::Step(..) => Ok(None),
+        }
+    }
+
     /// A constant number of any type except bool.
     pub(crate) fn scalar(&mut self, data_type: DataType, value: f64) -> Result<Part, ModelError> {
         let size = data_type.size_bytes() as usize;
@@ -273,17 +282,17 @@ impl<'a> Composer<'a> {
             let mut ty = part.ty.clone();
             ty.shape.get_mut(axis).map(|size| *size = 1).map(|()| ty)
         };
-        let first = parts.first().and_then(|part| others(part));
-        if first.is_none() || parts.iter().any(|part| others(part) != first) {
-            let types: Vec<String> = parts.iter().map(|part| part.ty.to_string()).collect();
-            return Err(self.view.error(format!("{} cannot be joined along axis {axis}", types.join(", "))));
+        let Some(&first) = parts.first() else { return Err(self.view.error("there is nothing to join")) };
+        let expected = others(first);
+        if let Some(part) = parts.iter().find(|part| expected.is_none() || others(part) != expected) {
+            return Err(self.view.error(format!("{} and {} cannot be joined along axis {axis}", first.ty, part.ty)));
         }
         let sum = parts.iter().try_fold(0u64, |sum, part| sum.checked_add(part.ty.shape[axis]));
-        let mut output = parts[0].ty.clone();
+        let mut output = first.ty.clone();
         output.shape[axis] = sum.ok_or_else(|| self.view.error(format!("the sizes along axis {axis} overflow")))?;
         let full: Vec<&Part> = parts.iter().copied().filter(|part| part.ty.shape[axis] > 0).collect();
         match full.as_slice() {
-            [] => Ok(parts[0].clone()),
+            [] => Ok(first.clone()),
             [only] => Ok((*only).clone()),
             _ => Ok(self.push(Action::Concatenate(axis), &full, &[output]).remove(0)),
         }
@@ -483,7 +492,7 @@ impl Step {
         };
         match &self.action {
             Action::Kernel(kernel) => {
-                check_types(view, kernel, reads)?;
+                check_types(view, kernel, reads, writes)?;
                 let broadcasts = kernel.facts().broadcast_from.unwrap_or(reads.len());
                 for read in reads.iter_mut().skip(broadcasts) {
                     broadcast(read)?;
@@ -506,14 +515,21 @@ impl Step {
     }
 }
 
-/// Checks that a kernel supports the type of its first operand.
-fn check_types(view: &NodeView, kernel: &Kernel, reads: &[Operand]) -> Result<(), ModelError> {
-    let Some(read) = reads.first() else { return Ok(()) };
-    let data_type = read.desc.data_type();
-    if kernel.facts().types.include(data_type) {
-        return Ok(());
+/// Checks that a kernel supports the types of a launch's operands.
+pub(crate) fn check_types(
+    view: &NodeView,
+    kernel: &Kernel,
+    reads: &[Operand],
+    writes: &[Operand],
+) -> Result<(), ModelError> {
+    let types = |operands: &[Operand]| operands.iter().map(|one| one.desc.data_type()).collect::<Vec<DataType>>();
+    let (reads, writes) = (types(reads), types(writes));
+    if let Some(data_type) = reads.first().filter(|&&first| !kernel.facts().take(first)) {
+        return Err(view.error(format!("{} is not supported in {data_type}; cast to float32 first", kernel.name())));
     }
-    Err(view.error(format!("{} is not supported in {data_type}; cast to float32 first", kernel.name())))
+    let error =
+        |reason| view.error(format!("{} (operands counted from 0): {reason}; convert it with Cast", kernel.name()));
+    kernel.check_types(&reads, &writes).map_err(error)
 }
 
 /// The same bytes with another shape; a scalar becomes [1].

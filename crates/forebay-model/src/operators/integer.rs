@@ -21,9 +21,9 @@ pub const ROWS: &[Operator] = &[
     composed!("MatMulInteger", matmul_integer),
     composed!("QLinearConv", qlinear_conv),
     composed!("QLinearMatMul", qlinear_matmul),
-    Operator { domain: MICROSOFT, ..composed!("DynamicQuantizeMatMul", dynamic_quantize_matmul) },
-    Operator { domain: MICROSOFT, ..composed!("MatMulIntegerToFloat", matmul_integer_to_float) },
-    Operator { domain: MICROSOFT, ..composed!("QGemm", qgemm) },
+    composed!(MICROSOFT, "DynamicQuantizeMatMul", dynamic_quantize_matmul),
+    composed!(MICROSOFT, "MatMulIntegerToFloat", matmul_integer_to_float),
+    composed!(MICROSOFT, "QGemm", qgemm),
 ];
 
 /// An 8-bit operand and its zero point, which have the same type.

@@ -1,29 +1,17 @@
 //! Norms of windows, in 1 to 3 spatial dimensions, and of whole images.
 
 use forebay_base::Kernel;
-use forebay_base::kernel::{BinaryOp, PoolOp, ReduceOp, UnaryOp, Window};
+use forebay_base::kernel::{BinaryOp, PoolOp, ReduceOp, UnaryOp};
 
-use super::convolution::{spatial, window};
+use super::convolution::{pool_window, spatial};
 use super::decomposition::{Composer, Decomposition, Part, composed};
-use super::shapes::{product, size};
+use super::sampling::require_few;
 use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
 /// The rows of this family.
 pub const ROWS: &[Operator] = &[composed!("GlobalLpPool", global_lp_pool), composed!("LpPool", lp_pool)];
-
-/// The window that the node's attributes describe, and the type of the result for x.
-fn described(view: &NodeView, x: &Part) -> Result<(Window, TensorType), ModelError> {
-    let input = spatial(view, "the input", &x.ty)?;
-    let kernel = view.ints("kernel_shape")?.ok_or_else(|| view.error("attribute kernel_shape is missing"))?;
-    let kernel =
-        kernel.iter().map(|&value| size(view, "a kernel size", value)).collect::<Result<Vec<u64>, ModelError>>()?;
-    let (window, sizes) = window(view, input, &kernel, view.int("ceil_mode", 0)? != 0)?;
-    let mut shape = x.ty.shape[..2].to_vec();
-    shape.extend(sizes);
-    Ok((window, TensorType::new(x.ty.data_type, &shape)))
-}
 
 /// The order of a norm.
 fn order(view: &NodeView) -> Result<f64, ModelError> {
@@ -80,22 +68,23 @@ fn lp_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = wide(&mut c)?;
     let p = order(&view)?;
-    let (window, ty) = described(&view, &x)?;
+    let (window, shape) = pool_window(&view, &x.ty)?;
+    require_few(&c, &shape[2..])?;
     let mut counts = vec![1.0];
-    for (i, &output) in ty.shape[2..].iter().enumerate() {
-        let input = x.ty.shape[2 + i];
-        let position = |place: u64, tap: u64| {
-            (place * window.strides[i] + tap * window.dilations[i]).wrapping_sub(window.pads_begin[i])
+    for (i, &output) in shape[2..].iter().enumerate() {
+        // The number of taps of a window before a position of the padded input.
+        let before = |place: u64, position: u64| {
+            let distance = position.saturating_sub(place * window.strides[i]);
+            distance.div_ceil(window.dilations[i]).min(window.kernel[i])
         };
-        let count = |place: u64| (0..window.kernel[i]).filter(|&tap| position(place, tap) < input).count() as f64;
-        let along: Vec<f64> = (0..output).map(count).collect();
-        product(&view, &[counts.len() as u64, output])?;
+        let (begin, end) = (window.pads_begin[i], window.pads_begin[i].saturating_add(x.ty.shape[2 + i]));
+        let along: Vec<f64> = (0..output).map(|place| (before(place, end) - before(place, begin)) as f64).collect();
         counts = counts.iter().flat_map(|before| along.iter().map(move |count| before * count)).collect();
     }
     let powers = to_power(&mut c, &x, p)?;
     let op = PoolOp::Average { count_include_pad: false };
-    let means = c.kernel(Kernel::Pool { op, window }, &[&powers], ty.clone());
-    let counts = c.floats(x.ty.data_type, &ty.shape[2..], &counts)?;
+    let means = c.kernel(Kernel::Pool { op, window }, &[&powers], TensorType::new(x.ty.data_type, &shape));
+    let counts = c.floats(x.ty.data_type, &shape[2..], &counts)?;
     let sums = c.binary(BinaryOp::Multiply, &means, &counts)?;
     let y = root(&mut c, &sums, p)?;
     let y = c.cast(&y, view.input_type(0)?.data_type);

@@ -5,7 +5,7 @@
 
 use std::f64::consts::TAU;
 
-use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
+use forebay_base::kernel::{BinaryOp, ReduceOp, ScanOp, UnaryOp};
 use forebay_base::{DataType, Kernel, Tensor};
 
 use super::conversion::type_attribute;
@@ -24,9 +24,6 @@ pub const ROWS: &[Operator] = &[
     Operator { gradient: Gradient::Zero, ..composed!("RandomUniform", |view| distributed(view, 0, uniform)) },
     Operator { gradient: Gradient::Zero, ..composed!("RandomUniformLike", |view| distributed(view, 1, uniform)) },
 ];
-
-/// Largest number of classes to choose from. Their probabilities are summed by a matrix product.
-const CLASSES_MAX: u64 = 4096;
 
 /// The operators that draw random numbers, with their number of inputs in ONNX. In training, one more input follows: the step's number and
 /// the seed.
@@ -141,15 +138,15 @@ fn multinomial(view: NodeView) -> Result<Decomposition, ModelError> {
     let &[batch, classes] = logits.ty.shape.as_slice() else {
         return Err(view.error(format!("expected probabilities [batch, classes], found {}", logits.ty)));
     };
-    if classes == 0 || classes > CLASSES_MAX {
-        return Err(view.error(format!("the number of classes must be from 1 to {CLASSES_MAX}, but is {classes}")));
+    if classes == 0 {
+        return Err(view.error("there are no classes to choose from"));
     }
+    product(&view, &[batch, samples, classes])?;
     let result_type = result_type(&view, DataType::Int32)?;
     let logits = c.cast(&logits, DataType::Float32);
     let probabilities = c.kernel(Kernel::Softmax { axis: 1 }, &[&logits], logits.ty.clone());
-    let sums: Vec<f64> = (0..classes * classes).map(|i| if i / classes <= i % classes { 1.0 } else { 0.0 }).collect();
-    let sums = c.floats(DataType::Float32, &[classes, classes], &sums)?;
-    let sums = super::products::product(&mut c, (&probabilities, false), (&sums, false), &[batch, classes])?;
+    let running = Kernel::Scan { axis: 1, op: ScanOp::Sum, exclusive: false, reverse: false };
+    let sums = c.kernel(running, &[&probabilities], probabilities.ty.clone());
     let sums = c.reshape(&sums, &[batch, 1, classes])?;
     let x = draw(&mut c, 1, 0, &[batch, samples, 1])?;
     let is_passed = c.binary(BinaryOp::LessOrEqual, &sums, &x)?;

@@ -101,6 +101,7 @@ fn max_roi_pool(view: NodeView) -> Result<Decomposition, ModelError> {
 
 /// The bins along an axis of regions between two coordinates [count, 1], both included.
 fn bins(c: &mut Composer, limits: (Part, Part), scale: f32, bins: u64, size: u64) -> Result<Bins, ModelError> {
+    sampling::require_few(c, &[bins])?;
     let nearest = |c: &mut Composer, x: &Part| {
         // Halves are rounded away from zero.
         let x = c.affine(x, scale, 0.0)?;

@@ -13,14 +13,7 @@ use crate::operator::{Gradient, GradientBuilder, NodeView, Operator};
 
 /// The rows of this family.
 pub const ROWS: &[Operator] = &[
-    Operator {
-        domain: "",
-        op_type: "Concat",
-        infer: infer_concat,
-        evaluate: Some(evaluate_concat),
-        lower: |view, lowering| lowering.concatenate(view, concat_axis(view)?),
-        gradient: Gradient::Function(concat_gradient),
-    },
+    Operator { lower: |view, lowering| lowering.concatenate(view, concat_axis(view)?), ..composed!("Concat", concat) },
     composed!("Gather", gather),
     Operator { lower: lower_slice, ..composed!("Slice", slice) },
     Operator {
@@ -37,43 +30,11 @@ fn concat_axis(view: &NodeView) -> Result<usize, ModelError> {
     view.axis(view.int("axis", 1)?, view.input_type(0)?.shape.len())
 }
 
-fn infer_concat(view: &NodeView) -> Result<Vec<TensorType>, ModelError> {
-    let axis = concat_axis(view)?;
-    let mut output = view.input_type(0)?.clone();
-    for i in 1..view.node.inputs.len() {
-        let input = view.input_type(i)?;
-        let others = |ty: &TensorType| {
-            let mut ty = ty.clone();
-            ty.shape.get_mut(axis).map(|size| *size = 1).map(|()| ty)
-        };
-        if others(input) != others(&output) {
-            return Err(view.error(format!("inputs {output} and {input} cannot be joined along axis {axis}")));
-        }
-        let sum = output.shape[axis].checked_add(input.shape[axis]);
-        output.shape[axis] = sum.ok_or_else(|| view.error(format!("the sizes along axis {axis} overflow")))?;
-    }
-    Ok(vec![output])
-}
-
-fn evaluate_concat(view: &NodeView, inputs: &[Option<&Tensor>]) -> Result<Option<Vec<Tensor>>, ModelError> {
-    let Some(inputs) = inputs.iter().copied().collect::<Option<Vec<&Tensor>>>() else { return Ok(None) };
-    let axis = concat_axis(view)?;
-    let output = infer_concat(view)?.remove(0);
-    // The bytes are shared, not copied.
-    let inputs: Vec<Tensor> = inputs.into_iter().cloned().collect();
-    Ok(evaluate::concatenate(&inputs, axis, &output).map(|tensor| vec![tensor]))
-}
-
-fn concat_gradient(
-    builder: &mut GradientBuilder,
-    node: &Node,
-    d_outputs: &[Option<ValueId>],
-) -> Result<Vec<Option<ValueId>>, ModelError> {
-    let axis = concat_axis(&NodeView { graph: builder.graph, node })?;
-    let Some(dy) = d_outputs.first().copied().flatten() else { return Ok(vec![None; node.inputs.len()]) };
-    let sizes: Vec<u64> = node.inputs.iter().flatten().map(|&input| builder.ty(input).shape[axis]).collect();
-    let wanted: Vec<bool> = (0..node.inputs.len()).map(|i| builder.needs(node, i) && sizes[i] > 0).collect();
-    Ok(builder.split(dy, axis, &sizes, &wanted))
+fn concat(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let parts = (0..view.node.inputs.len()).map(|i| c.input(i)).collect::<Result<Vec<Part>, _>>()?;
+    let y = c.concatenate(&parts.iter().collect::<Vec<_>>(), concat_axis(&view)?)?;
+    c.finish(y)
 }
 
 /// The axis of a `Split`, and the sizes of its parts.
@@ -259,7 +220,7 @@ fn gather(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// The elements along an axis that the node's input 1 selects by index.
+/// The elements along an axis that indices select.
 pub(super) fn gathered(c: &mut Composer, data: &Part, indices: &Part, axis: usize) -> Result<Part, ModelError> {
     let view = c.view;
     if !matches!(indices.ty.data_type, DataType::Int32 | DataType::Int64) {
@@ -267,7 +228,7 @@ pub(super) fn gathered(c: &mut Composer, data: &Part, indices: &Part, axis: usiz
     }
     let size = data.ty.shape[axis];
     let valid = -i128::from(size)..i128::from(size);
-    let constant = view.constant(1)?.and_then(Tensor::to_i64).unwrap_or_default();
+    let constant = c.known(indices)?.and_then(Tensor::to_i64).unwrap_or_default();
     if let Some(index) = constant.iter().find(|&&index| !valid.contains(&i128::from(index))) {
         return Err(view.error(format!("index {index} is out of range for axis {axis} of {}", data.ty)));
     }

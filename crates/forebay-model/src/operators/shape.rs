@@ -1,8 +1,9 @@
 //! Operators that only reorder, repeat or rename elements.
 
+use forebay_base::tensor::DIMENSIONS_MAX;
 use forebay_base::{DataType, Kernel};
 
-use super::decomposition::{Composer, Decomposition, composed};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::{attribute_or_input, axes, broadcast_shapes, product, size};
 use crate::error::ModelError;
 use crate::graph::TensorType;
@@ -152,9 +153,9 @@ fn tile(view: NodeView) -> Result<Decomposition, ModelError> {
     if repeats.len() != x.ty.shape.len() {
         return Err(view.error(format!("{} repeats do not fit the input {}", repeats.len(), x.ty)));
     }
+    let repeats = repeats.iter().map(|&value| size(&view, "a repeat", value)).collect::<Result<Vec<_>, _>>()?;
     let (mut before, mut repeated, mut shape) = (Vec::new(), Vec::new(), Vec::new());
     for (&from, &repeat) in x.ty.shape.iter().zip(&repeats) {
-        let repeat = size(&view, "a repeat", repeat)?;
         if repeat != 1 {
             before.push(1);
             repeated.push(repeat);
@@ -164,10 +165,29 @@ fn tile(view: NodeView) -> Result<Decomposition, ModelError> {
         shape.push(product(&view, &[from, repeat])?);
     }
     product(&view, &shape)?;
+    if repeated.len() > DIMENSIONS_MAX {
+        let y = repeated_by_axis(&mut c, x, &repeats)?;
+        return c.finish(y);
+    }
     let blocks = c.reshape(&x, &before)?;
     let blocks = c.expand(&blocks, &repeated)?;
     let y = c.reshape(&blocks, &shape)?;
     c.finish(y)
+}
+
+/// x repeated along one axis after the other, from the last one on: blocks of the elements from the axis on are repeated.
+fn repeated_by_axis(c: &mut Composer, x: Part, repeats: &[u64]) -> Result<Part, ModelError> {
+    let view = c.view;
+    let mut y = x;
+    for (axis, &repeat) in repeats.iter().enumerate().rev().filter(|&(_, &repeat)| repeat != 1) {
+        let mut shape = y.ty.shape.clone();
+        let (outer, block) = (product(&view, &shape[..axis])?, product(&view, &shape[axis..])?);
+        shape[axis] *= repeat;
+        let blocks = c.reshape(&y, &[outer, 1, block])?;
+        let blocks = c.expand(&blocks, &[outer, repeat, block])?;
+        y = c.reshape(&blocks, &shape)?;
+    }
+    Ok(y)
 }
 
 fn block_size(view: &NodeView, ty: &TensorType) -> Result<u64, ModelError> {

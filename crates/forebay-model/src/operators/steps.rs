@@ -9,13 +9,13 @@ use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
 
 /// The domain of these operators.
-const DOMAIN: &str = "ai.onnx.preview.training";
+const PREVIEW: &str = "ai.onnx.preview.training";
 
 /// The rows of this family.
 pub const ROWS: &[Operator] = &[
-    Operator { domain: DOMAIN, ..composed!("Adagrad", adagrad) },
-    Operator { domain: DOMAIN, ..composed!("Adam", adam) },
-    Operator { domain: DOMAIN, ..composed!("Momentum", momentum) },
+    composed!(PREVIEW, "Adagrad", adagrad),
+    composed!(PREVIEW, "Adam", adam),
+    composed!(PREVIEW, "Momentum", momentum),
 ];
 
 /// The optimized tensors, each with its gradient and `states` states.

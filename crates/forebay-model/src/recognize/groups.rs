@@ -47,9 +47,7 @@ impl Uses<'_> {
         let (viewed, scale) = self.one_of_channels(product, shape)?;
         let viewed = self.own(viewed).filter(|node| op_type(node) == "Reshape")?;
         let normalized = self.own(self.input(viewed, 0)?).filter(|node| op_type(node) == "InstanceNormalization")?;
-        let is_all =
-            |i: usize, number: f32| Some(self.numbers(self.input(normalized, i)?)?.iter().all(|&n| n == number));
-        if !(is_all(1, 1.0)? && is_all(2, 0.0)?) {
+        if !(self.is_filled(self.input(normalized, 1)?, 1.0)? && self.is_filled(self.input(normalized, 2)?, 0.0)?) {
             return None;
         }
         let rows = self.input(normalized, 0)?;

@@ -365,20 +365,20 @@ fn a_product_with_a_hard_sigmoid_is_found_where_its_line_is_the_right_one() {
     }
 }
 
-/// Returns the operators of group normalization of [1, 6, 4, 5], written as instance normalization of `rows`, with scales of this shape and
-/// this first factor of each group.
-fn groups(rows: &[i64], scale: &[u64], factor: f32) -> Vec<String> {
+/// Returns the operators of group normalization of [1, channels, 4, 5], written as instance normalization of `rows`, with scales of this
+/// shape and this first factor of each group.
+fn groups(channels: u64, rows: &[i64], scale: &[u64], factor: f32) -> Vec<String> {
     let mut writer = Writer::new();
-    let x = writer.input("x", DataType::Float32, &[1, 6, 4, 5]);
+    let x = writer.input("x", DataType::Float32, &[1, channels, 4, 5]);
     let scale = writer.input("scale", DataType::Float32, scale);
-    let bias = writer.input("bias", DataType::Float32, &[6, 1, 1]);
+    let bias = writer.input("bias", DataType::Float32, &[channels, 1, 1]);
     let mut constant = |tensor: Tensor| {
         let id = writer.0.add_initializer("constant", tensor);
         writer.0.constants.insert(id);
         id
     };
     let rows_shape = constant(Tensor::from_i64(&[rows.len() as u64], rows));
-    let shape = constant(Tensor::from_i64(&[4], &[1, 6, 4, 5]));
+    let shape = constant(Tensor::from_i64(&[4], &[1, channels as i64, 4, 5]));
     let count = rows[1] as usize;
     let ones = constant(Tensor::from_f32(&[count as u64], &vec![factor; count]));
     let zeros = constant(Tensor::from_f32(&[count as u64], &vec![0.0; count]));
@@ -400,10 +400,11 @@ fn groups(rows: &[i64], scale: &[u64], factor: f32) -> Vec<String> {
 #[test]
 fn group_normalization_is_found_behind_instance_normalization() {
     let found = ["Reshape", "Reshape", "GroupNormalization"];
-    assert_eq!(groups(&[1, 3, -1], &[6, 1, 1], 1.0), found);
-    assert_eq!(groups(&[1, 2, 5, 12], &[1, 6, 1, 1], 1.0), found);
+    assert_eq!(groups(6, &[1, 3, -1], &[6, 1, 1], 1.0), found);
+    assert_eq!(groups(6, &[1, 2, 5, 12], &[1, 6, 1, 1], 1.0), found);
+    assert_eq!(groups(64, &[1, 32, -1], &[64, 1, 1], 1.0), found, "more groups than numbers that are read in advance");
     let written = ["Reshape", "InstanceNormalization", "Reshape", "Mul", "Add"];
-    assert_eq!(groups(&[1, 3, -1], &[6, 1, 1], 2.0), written, "scaled by group");
-    assert_eq!(groups(&[1, 3, -1], &[5], 1.0), written, "a scale for each place in a row");
-    assert_eq!(groups(&[1, 4, -1], &[6, 1, 1], 1.0), written, "groups that divide channels");
+    assert_eq!(groups(6, &[1, 3, -1], &[6, 1, 1], 2.0), written, "scaled by group");
+    assert_eq!(groups(6, &[1, 3, -1], &[5], 1.0), written, "a scale for each place in a row");
+    assert_eq!(groups(6, &[1, 4, -1], &[6, 1, 1], 1.0), written, "groups that divide channels");
 }

@@ -21,6 +21,8 @@ const PIECE_BYTES: u64 = 1 << 20;
 const FLOAT_COUNT_MAX: u64 = 16;
 /// The same limit for integers and booleans, such as shapes and indices.
 const INTEGER_COUNT_MAX: u64 = 1 << 20;
+/// The number of first elements that show what kind of tensor it is.
+const FIRST_COUNT_MAX: u64 = 4096;
 
 /// A tensor that is computed when it is needed.
 pub trait Compute: fmt::Debug + Send + Sync {
@@ -275,6 +277,28 @@ impl Contents {
         Tensor::new(self.ty.data_type, &self.ty.shape, bytes).ok_or_else(|| ModelError::Request {
             reason: format!("{} is {}, which is too large", self.name(), self.ty),
         })
+    }
+
+    /// Returns the bytes of the first elements, at most [`FIRST_COUNT_MAX`] of them.
+    ///
+    /// # Errors
+    /// Fails if a file cannot be read.
+    pub(crate) fn first_bytes(&self) -> Result<Vec<u8>, ModelError> {
+        let count = self.ty.count().min(FIRST_COUNT_MAX);
+        let mut bytes = vec![0; (count * self.ty.data_type.size_bytes()) as usize];
+        self.reader()?.read(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Returns the first elements of a float32 tensor; none if it has another type, if it is large and would have to be computed, or if it
+    /// cannot be read, which is an error only where it is loaded.
+    pub(crate) fn first_floats(&self) -> Vec<f32> {
+        let is_known = self.depth() == 0 || self.ty.count() <= FIRST_COUNT_MAX;
+        if self.ty.data_type != DataType::Float32 || !is_known {
+            return Vec::new();
+        }
+        let bytes = self.first_bytes().unwrap_or_default();
+        bytes.as_chunks::<4>().0.iter().map(|&element| f32::from_le_bytes(element)).collect()
     }
 
     /// Returns the name used in error messages.

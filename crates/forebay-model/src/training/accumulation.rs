@@ -11,8 +11,9 @@ use forebay_base::kernel::{BinaryOp, UnaryOp};
 use super::mode::TrainingMode;
 use crate::context::GradientBuilder;
 use crate::error::ModelError;
-use crate::graph::{Dimension, Graph, Node, Operation, ValueId};
+use crate::graph::{Attribute, Dimension, Graph, Node, Operation, ValueId};
 use crate::infer::infer_node;
+use crate::operators::random::INPUT_COUNTS;
 
 /// Returns a part's share of the loss: its loss divided by the number of parts. The gradients of the shares add up to those of the mean.
 pub(super) fn share(graph: &mut Graph, loss: ValueId, parts: u64) -> ValueId {
@@ -133,6 +134,13 @@ fn copied(graph: &mut Graph, node: &Node, values: &mut BTreeMap<ValueId, ValueId
         if let Operation::Kernel(Kernel::Dropout { first, .. }) = &mut copy.operation {
             *first = part * count;
         }
+    }
+    // An operator with a seed draws what its seed selects, so each part gets its own.
+    if let Operation::Onnx { op_type, attributes, .. } = &mut copy.operation
+        && INPUT_COUNTS.iter().any(|(name, _)| name == op_type)
+        && let Some(Attribute::Float(seed)) = attributes.get_mut("seed")
+    {
+        *seed = f32::from_bits(seed.to_bits().wrapping_add(part as u32));
     }
     copy
 }

@@ -7,7 +7,7 @@ use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::{DataType, Kernel};
 
 use crate::context::GradientBuilder;
-use crate::graph::{Dimension, Graph, Node, Operation, TensorType, ValueId};
+use crate::graph::{Graph, Node, Operation, TensorType, ValueId};
 use crate::infer::infer_node;
 
 /// How gradients are clipped before they reach the optimizer. The limit is fed to each step.
@@ -69,12 +69,7 @@ pub(super) fn append_clipping(
     clipping: Option<Clipping>,
     norm_is_asked_for: bool,
 ) -> Clipped {
-    let limit = clipping.map(|_| {
-        let limit = graph.add_value(LIMIT_NAME, Some(TensorType::new(DataType::Float32, &[1])));
-        graph.value_mut(limit).declared = Some((DataType::Float32, vec![Dimension::Known(1)]));
-        graph.inputs.push(limit);
-        limit
-    });
+    let limit = clipping.map(|_| graph.add_input(LIMIT_NAME, TensorType::new(DataType::Float32, &[1])));
     let mut builder = GradientBuilder::without_gradients(graph, infer_node, "gradient");
     let needs_norm = norm_is_asked_for || matches!(clipping, Some(Clipping::GlobalNorm(_)));
     let norm = needs_norm.then(|| {

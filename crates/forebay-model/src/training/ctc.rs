@@ -111,10 +111,14 @@ impl States<'_, '_> {
         self.f.constant(Tensor::from_f32(shape, &values))
     }
 
-    /// Gathers elements of \[samples, n] along the second axis, at places that are the same for all samples.
-    fn gather(&mut self, x: ValueId, shape: &[u64], place: impl Fn(u64) -> u64) -> Result<ValueId, ModelError> {
+    /// Returns constant places along the second axis of \[samples, n].
+    fn places(&mut self, shape: &[u64], place: impl Fn(u64) -> u64) -> ValueId {
         let places: Vec<i64> = (0..shape.iter().product()).map(|i| place(i) as i64).collect();
-        let places = self.f.constant(Tensor::from_i64(shape, &places));
+        self.f.constant(Tensor::from_i64(shape, &places))
+    }
+
+    /// Gathers elements of \[samples, n] along the second axis, at places that are the same for all samples.
+    fn gather(&mut self, x: ValueId, places: ValueId) -> Result<ValueId, ModelError> {
         self.f.onnx("Gather", &[x, places], &[("axis", Attribute::Int(1))])
     }
 
@@ -126,7 +130,8 @@ impl States<'_, '_> {
         let is_behind = self.f.binary(BinaryOp::Less, labels, zero);
         let labels = self.f.select(is_behind, blank, labels);
         let most = self.sizes.labels - 1;
-        let own = self.gather(labels, &[states], |state| (state / 2).min(most))?;
+        let places = self.places(&[states], |state| (state / 2).min(most));
+        let own = self.gather(labels, places)?;
         let is_blank =
             self.f.constant(Tensor::from_i64(&[1, states], &(0..states as i64).map(|s| s % 2).collect::<Vec<_>>()));
         let is_blank = self.f.binary(BinaryOp::Equal, is_blank, zero);
@@ -150,7 +155,8 @@ impl States<'_, '_> {
     /// Returns, for each state, 0 for each state that can lead to it and [`IMPOSSIBLE`] for the others: \[samples, states, ways].
     fn ways(&mut self, of_states: ValueId, blank: u64) -> Result<ValueId, ModelError> {
         let (samples, states) = (self.sizes.samples, self.sizes.states());
-        let two_before = self.gather(of_states, &[states], |state| state.saturating_sub(2))?;
+        let places = self.places(&[states], |state| state.saturating_sub(2));
+        let two_before = self.gather(of_states, places)?;
         let is_same = self.f.binary(BinaryOp::Equal, of_states, two_before);
         let blank = self.f.constant(Tensor::from_i64(&[], &[blank as i64]));
         let is_blank = self.f.binary(BinaryOp::Equal, of_states, blank);
@@ -169,13 +175,14 @@ impl States<'_, '_> {
         let (samples, states) = (self.sizes.samples, self.sizes.states());
         let beginnings = self.constant(&[1, states], |state, _| if state < 2 { 0.0 } else { IMPOSSIBLE });
         let lengths = lengths.map(|lengths| self.f.reshape(lengths, &[samples, 1]));
+        let origins = self.places(&[states, WAYS], |i| (i / WAYS).saturating_sub(i % WAYS));
         let mut all = None;
         for (position, step) in steps.into_iter().enumerate() {
             let Some(before) = all else {
                 all = Some(self.f.add(step, beginnings));
                 continue;
             };
-            let from = self.gather(before, &[states, WAYS], |i| (i / WAYS).saturating_sub(i % WAYS))?;
+            let from = self.gather(before, origins)?;
             let from = self.f.add(from, ways);
             let sum = self.log_sum(from, 2)?;
             let mut next = self.f.add(sum, step);

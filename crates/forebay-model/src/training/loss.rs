@@ -114,7 +114,7 @@ pub enum Loss {
     Dice(Region),
     /// Dice plus cross-entropy, like MONAI's `DiceCELoss`; for targets, Dice plus binary cross-entropy.
     DiceCrossEntropy {
-        /// The region that Dice compares. Its class weights also apply to the cross-entropy.
+        /// The region that Dice compares. Its class weights also apply to the cross-entropy if labels are classes.
         region: Region,
         /// The factor of Dice.
         dice_weight: f32,

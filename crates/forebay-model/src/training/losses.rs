@@ -9,7 +9,7 @@ use super::term::{Term, axis_of, classes_type, refuse, require, require_from_zer
 use super::terms::LabelSource;
 use super::{ctc, regions};
 use crate::error::ModelError;
-use crate::graph::{Graph, TensorType, ValueId};
+use crate::graph::{Graph, Node, Operation, TensorType, ValueId};
 
 /// Adds a loss of a prediction. Returns the loss and the input of its labels.
 pub(super) fn append(
@@ -28,7 +28,7 @@ pub(super) fn append(
         (None, None, Loss::Ctc(options)) => ctc::labels_type(&ty, options, &name)?,
         _ => ty.clone(),
     };
-    let labels = source.labels(formula.graph, &labels_type)?;
+    let labels = source.labels(formula.graph, loss, &labels_type)?;
     let mut term = Term { f: &mut formula, prediction, name: &name };
     let value = match loss {
         Loss::WeightedCrossEntropy { class_axis, ignore_index, class_weights, label_smoothing } => {
@@ -67,7 +67,7 @@ pub(super) fn append(
         Loss::Ctc(options) => {
             let lengths = options.lengths.as_deref().map(|lengths| {
                 let ty = ctc::lengths_type(&ty, options, &name)?;
-                LabelSource::Named(lengths).labels(term.f.graph, &ty)
+                LabelSource::Named(lengths).labels(term.f.graph, loss, &ty)
             });
             ctc::ctc(&mut term, labels, lengths.transpose()?, options)?
         }
@@ -86,14 +86,20 @@ pub(super) fn append(
             unreachable!("these have kernels or values of their own")
         }
     };
-    let loss = formula.graph.add_value("loss", Some(TensorType::new(DataType::Float32, &[])));
-    formula.graph.nodes.push(crate::graph::Node {
+    let copy = Kernel::Unary(UnaryOp::Affine { scale: 1.0, shift: 0.0 });
+    Ok((append_kernel(formula.graph, copy, &[value]), labels))
+}
+
+/// Appends a kernel whose result is named as the loss.
+pub(super) fn append_kernel(graph: &mut Graph, kernel: Kernel, inputs: &[ValueId]) -> ValueId {
+    let loss = graph.add_value("loss", Some(TensorType::new(DataType::Float32, &[])));
+    graph.nodes.push(Node {
         name: "loss".to_string(),
-        operation: crate::graph::Operation::Kernel(Kernel::Unary(UnaryOp::Affine { scale: 1.0, shift: 0.0 })),
-        inputs: vec![Some(value)],
+        operation: Operation::Kernel(kernel),
+        inputs: inputs.iter().copied().map(Some).collect(),
         outputs: vec![Some(loss)],
     });
-    Ok((loss, labels))
+    loss
 }
 
 impl Term<'_, '_> {
@@ -119,7 +125,7 @@ impl Term<'_, '_> {
         if gamma > 0.0 {
             let p = self.f.unary(UnaryOp::Exp, own);
             let rest = self.f.affine(p, -1.0, 1.0);
-            let factor = self.f.power(rest, gamma);
+            let factor = self.down_weighting(rest, gamma);
             losses = self.f.multiply(losses, factor);
         }
         if let Some(weights) = weights {
@@ -130,6 +136,14 @@ impl Term<'_, '_> {
         let losses = self.counting(ignored, losses);
         let sum = self.f.total(losses);
         Ok(self.by_weights(sum, places, hot, ignored, weights))
+    }
+
+    /// Returns the rest of a probability to the power gamma. For a gamma below 1, this has an infinite slope at 0, where the loss is flat.
+    fn down_weighting(&mut self, mut rest: ValueId, gamma: f32) -> ValueId {
+        if gamma < 1.0 {
+            rest = self.f.unary(UnaryOp::Clip { low: f32::MIN_POSITIVE, high: f32::MAX }, rest);
+        }
+        self.f.power(rest, gamma)
     }
 
     fn absolute(&mut self, targets: ValueId) -> ValueId {
@@ -159,7 +173,7 @@ impl Term<'_, '_> {
             let sign = self.f.affine(targets, -2.0, 1.0);
             let signed = self.f.multiply(p, sign);
             let rest = self.f.add(signed, targets);
-            let factor = self.f.power(rest, gamma);
+            let factor = self.down_weighting(rest, gamma);
             losses = self.f.multiply(losses, factor);
         }
         if let Some(alpha) = alpha {

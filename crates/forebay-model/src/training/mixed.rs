@@ -2,7 +2,8 @@
 //! their updates, normalisations, sums and the loss stay float32.
 //!
 //! Each value can exist in both types; the conversion to the other type is made where that type is first needed. Values kept for the
-//! backward pass therefore have 16 bits wherever the forward pass computed in 16 bits.
+//! backward pass therefore have 16 bits wherever the forward pass computed in 16 bits. A node with a constant that 16 bits cannot hold,
+//! such as the lowest float32 in a mask, computes in float32.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use forebay_base::DataType;
 use super::formula::Formula;
 use super::pattern;
 use crate::error::ModelError;
-use crate::graph::{Attribute, Dimension, Graph, Node, Operation, TensorType, ValueId};
+use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
 use crate::infer::infer_node;
 
 /// Products, convolutions and attention, which compute in 16 bits and sum in float32.
@@ -167,7 +168,7 @@ impl Pass<'_> {
             self.graph.nodes.push(node);
             return Ok(());
         }
-        if !stays && self.is_narrow(&node) && self.take_narrow(&node)? {
+        if !stays && self.is_narrow(&node) && !self.overflows(&node) && self.take_narrow(&node)? {
             return Ok(());
         }
         for &input in node.inputs.iter().flatten() {
@@ -207,6 +208,32 @@ impl Pass<'_> {
         self.graph.constants.contains(&id) || self.graph.initializers.contains_key(&id) && is_vector(id)
     }
 
+    /// Returns whether input `i` of a node is data. The others are numbers that the operator itself reads: scales, limits, ratios.
+    fn is_data(&self, node: &Node, i: usize, id: ValueId) -> bool {
+        match node.operation.name() {
+            "Dropout" | "Resize" | "Upsample" => i == 0,
+            "Clip" => i == 0 || !self.graph.is_constant(id),
+            _ => true,
+        }
+    }
+
+    /// Returns whether a finite constant among the data of a node would be infinite in 16 bits, such as the lowest float32 in a mask. Of
+    /// large constants, only the first elements are seen. Weights of products have no such elements, and need not be read.
+    fn overflows(&self, node: &Node) -> bool {
+        let largest = match self.kind {
+            DataType::Float16 => 65504.0,
+            _ => f32::from_bits(0x7f7f_0000),
+        };
+        let is_large = |number: f32| number.is_finite() && number.abs() > largest;
+        let name = node.operation.name();
+        (FOLLOWING.contains(&name) || name == "Attention")
+            && node.inputs.iter().enumerate().any(|(i, input)| {
+                let Some(id) = input.filter(|id| self.graph.constants.contains(id)) else { return false };
+                let contents = self.graph.initializers.get(&id).filter(|_| self.is_data(node, i, id));
+                contents.is_some_and(|contents| contents.first_floats().into_iter().any(is_large))
+            })
+    }
+
     /// Appends a node in 16 bits, unless the operator rejects that.
     fn take_narrow(&mut self, node: &Node) -> Result<bool, ModelError> {
         let is_float = |graph: &Graph, id: ValueId| graph.ty(id).is_some_and(|ty| ty.data_type == DataType::Float32);
@@ -215,10 +242,11 @@ impl Pass<'_> {
             return Ok(false);
         }
         let mut copy = node.clone();
-        // The ratio of dropout is a number that training reads, not data.
-        let data = if node.operation.name() == "Dropout" { 1 } else { copy.inputs.len() };
-        for input in copy.inputs.iter_mut().take(data).flatten() {
-            if is_float(self.graph, *input) {
+        for (i, input) in copy.inputs.iter_mut().enumerate() {
+            if let Some(input) = input
+                && is_float(self.graph, *input)
+                && self.is_data(node, i, *input)
+            {
                 *input = self.converted(*input)?;
             }
         }
@@ -326,9 +354,7 @@ pub(super) fn scale(graph: &mut Graph, loss: ValueId, precision: Option<&Precisi
     if !precision.is_some_and(Precision::scales_loss) {
         return (loss, None);
     }
-    let input = graph.add_value(SCALE_NAME, Some(TensorType::new(DataType::Float32, &[1])));
-    graph.value_mut(input).declared = Some((DataType::Float32, vec![Dimension::Known(1)]));
-    graph.inputs.push(input);
+    let input = graph.add_input(SCALE_NAME, TensorType::new(DataType::Float32, &[1]));
     let mut formula = Formula::new(graph, "loss");
     let factor = formula.reshape(input, &[]);
     (formula.multiply(loss, factor), Some(input))

@@ -7,12 +7,13 @@ use forebay_base::{DataType, Kernel};
 
 use crate::context::GradientBuilder;
 use crate::error::ModelError;
-use crate::graph::{Dimension, Graph, Node, Operation, TensorType, Update, ValueId};
+use crate::graph::{Graph, Node, Operation, TensorType, Update, ValueId};
 use crate::infer::infer_node;
 use crate::operator::NodeView;
 use crate::operators::random::INPUT_COUNTS;
 use crate::operators::row;
 use crate::precision::{takes_16_bit, widened};
+use crate::tensor::Contents;
 
 /// The name of the graph input that holds the number of the step, from 1, and the seed.
 pub(super) const STEP_NAME: &str = "forebay.step";
@@ -40,9 +41,7 @@ impl TrainingMode {
         if let Some(step) = self.step {
             return step;
         }
-        let step = graph.add_value(STEP_NAME, Some(TensorType::new(DataType::Int64, &[2])));
-        graph.value_mut(step).declared = Some((DataType::Int64, vec![Dimension::Known(2)]));
-        graph.inputs.push(step);
+        let step = graph.add_input(STEP_NAME, TensorType::new(DataType::Int64, &[2]));
         self.step = Some(step);
         step
     }
@@ -126,6 +125,16 @@ fn batch_normalization(
     let momentum = view.float("momentum", 0.9)?;
     let epsilon = view.float("epsilon", 1e-5)?;
     let statistics = [view.input(3)?, view.input(4)?];
+    for (place, state) in [3, 4].into_iter().zip(statistics) {
+        if graph.initializers.contains_key(&state) && is_used_otherwise(graph, view.node, place) {
+            return Err(view.error(format!(
+                "its running statistic '{}' is also used elsewhere, and each step would change it there, too; give each layer its own \
+                 initializers (those of functions, loops and branches, and those that are also inputs, are not separated \
+                 automatically)",
+                graph.value(state).name
+            )));
+        }
+    }
     if view.node.outputs.iter().skip(1).flatten().any(|&output| is_used(graph, output)) {
         return Err(view.error("the graph uses its statistics; for training, only its first output may be used"));
     }
@@ -166,6 +175,32 @@ fn batch_normalization(
 
 fn is_used(graph: &Graph, value: ValueId) -> bool {
     graph.outputs.contains(&value) || graph.nodes.iter().any(|node| node.inputs.contains(&Some(value)))
+}
+
+/// Returns whether a layer's running statistic, its input `place`, is used by anything else. A module that is applied several times is one
+/// layer.
+pub(crate) fn is_used_otherwise(graph: &Graph, layer: &Node, place: usize) -> bool {
+    graph.nodes.iter().any(|node| {
+        let uses = |i: usize| node.inputs[i] == layer.inputs[place];
+        (0..node.inputs.len()).any(|i| uses(i) && !(i == place && is_same_layer(graph, node, layer)))
+    })
+}
+
+/// Returns whether two nodes apply the same layer: all of their parameters are the same, or constants with the same elements.
+pub(crate) fn is_same_layer(graph: &Graph, one: &Node, other: &Node) -> bool {
+    let constant = |id: &ValueId| graph.initializers.get(id).filter(|_| graph.constants.contains(id));
+    let is_same = |(one, other): (&Option<ValueId>, &Option<ValueId>)| {
+        let both = one.as_ref().and_then(constant).zip(other.as_ref().and_then(constant));
+        one == other || both.is_some_and(|(one, other)| hold_the_same(one, other))
+    };
+    let is_alike = one.operation.name() == other.operation.name() && one.inputs.len() == other.inputs.len();
+    is_alike && one.inputs.iter().zip(&other.inputs).skip(1).all(is_same)
+}
+
+/// Returns whether two contents hold the same elements, wherever these are. Those that cannot be read are an error where they are loaded.
+fn hold_the_same(one: &Contents, other: &Contents) -> bool {
+    let elements = |contents: &Contents| contents.to_tensor().ok();
+    one == other || one.ty() == other.ty() && elements(one).is_some_and(|one| elements(other) == Some(one))
 }
 
 /// Adds all outputs, so that the backward pass finds those that it needs instead of computing them again.

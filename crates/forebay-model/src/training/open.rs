@@ -7,7 +7,7 @@ use forebay_base::{DataType, Tensor};
 use super::mode;
 use crate::autodiff::gradients;
 use crate::error::ModelError;
-use crate::graph::{Attribute, Dimension, Graph, Node, Operation, ValueId};
+use crate::graph::{Attribute, Graph, Node, Operation, ValueId};
 use crate::infer::infer_node;
 use crate::operator::NodeView;
 
@@ -56,10 +56,8 @@ pub fn open_gradients(graph: &Graph, training: bool) -> Result<Graph, ModelError
     let mut sum: Option<ValueId> = None;
     for output in outputs {
         let name = format!("{GRADIENT_PREFIX}{}", graph.value(output).name);
-        let ty = graph.ty(output).cloned();
-        let given = graph.add_value(&name, ty);
-        declare(&mut graph, given);
-        graph.inputs.push(given);
+        let Some(ty) = graph.ty(output).cloned() else { continue };
+        let given = graph.add_input(&name, ty);
         let product = append(&mut graph, "Mul", &[output, given])?;
         let dot = append(&mut graph, "ReduceSum", &[product])?;
         sum = Some(match sum {
@@ -142,7 +140,7 @@ fn constant(graph: &mut Graph, contents: Tensor) -> ValueId {
 }
 
 /// Makes a value an output with a name by which it can be requested.
-fn append_output(graph: &mut Graph, name: &str, value: ValueId) {
+pub(super) fn append_output(graph: &mut Graph, name: &str, value: ValueId) {
     let ty = graph.ty(value).cloned();
     let output = graph.add_value(name, ty);
     graph.nodes.push(Node {
@@ -151,7 +149,7 @@ fn append_output(graph: &mut Graph, name: &str, value: ValueId) {
         inputs: vec![Some(value)],
         outputs: vec![Some(output)],
     });
-    declare(graph, output);
+    graph.declare(output);
     graph.outputs.push(output);
 }
 
@@ -160,15 +158,7 @@ fn open_weights(graph: &mut Graph) {
     let weights: Vec<ValueId> = graph.initializers.keys().copied().filter(|id| !graph.constants.contains(id)).collect();
     for id in weights {
         graph.initializers.remove(&id);
-        declare(graph, id);
+        graph.declare(id);
         graph.inputs.push(id);
-    }
-}
-
-/// Declares a value with its type.
-fn declare(graph: &mut Graph, id: ValueId) {
-    if let Some(ty) = graph.ty(id).cloned() {
-        let dimensions = ty.shape.iter().map(|&size| Dimension::Known(size)).collect();
-        graph.value_mut(id).declared = Some((ty.data_type, dimensions));
     }
 }

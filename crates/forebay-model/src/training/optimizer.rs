@@ -148,18 +148,23 @@ impl Optimizer {
         }
     }
 
+    /// Returns the numbers that all optimizers have: the step size and the weight decay.
+    fn common(&mut self) -> (&mut f32, &mut f32) {
+        match self {
+            Optimizer::Sgd { learning_rate, weight_decay, .. }
+            | Optimizer::Adam { learning_rate, weight_decay, .. }
+            | Optimizer::Adam8Bit { learning_rate, weight_decay, .. }
+            | Optimizer::RmsProp { learning_rate, weight_decay, .. }
+            | Optimizer::Adagrad { learning_rate, weight_decay, .. }
+            | Optimizer::Lion { learning_rate, weight_decay, .. }
+            | Optimizer::Lamb { learning_rate, weight_decay, .. }
+            | Optimizer::Adafactor { learning_rate, weight_decay, .. } => (learning_rate, weight_decay),
+        }
+    }
+
     /// Returns the step size.
     pub fn learning_rate(&self) -> f32 {
-        match *self {
-            Optimizer::Sgd { learning_rate, .. }
-            | Optimizer::Adam { learning_rate, .. }
-            | Optimizer::Adam8Bit { learning_rate, .. }
-            | Optimizer::RmsProp { learning_rate, .. }
-            | Optimizer::Adagrad { learning_rate, .. }
-            | Optimizer::Lion { learning_rate, .. }
-            | Optimizer::Lamb { learning_rate, .. }
-            | Optimizer::Adafactor { learning_rate, .. } => learning_rate,
-        }
+        *self.clone().common().0
     }
 
     /// Checks that every number is in its range: step sizes, decay and what is added to roots are at least 0, and weights of averages at
@@ -227,32 +232,14 @@ impl Optimizer {
     /// Returns the same optimizer with another step size.
     #[must_use]
     pub fn with_learning_rate(mut self, rate: f32) -> Optimizer {
-        match &mut self {
-            Optimizer::Sgd { learning_rate, .. }
-            | Optimizer::Adam { learning_rate, .. }
-            | Optimizer::Adam8Bit { learning_rate, .. }
-            | Optimizer::RmsProp { learning_rate, .. }
-            | Optimizer::Adagrad { learning_rate, .. }
-            | Optimizer::Lion { learning_rate, .. }
-            | Optimizer::Lamb { learning_rate, .. }
-            | Optimizer::Adafactor { learning_rate, .. } => *learning_rate = rate,
-        }
+        *self.common().0 = rate;
         self
     }
 
     /// Returns the same optimizer with another weight decay.
     #[must_use]
     pub fn with_weight_decay(mut self, decay: f32) -> Optimizer {
-        match &mut self {
-            Optimizer::Sgd { weight_decay, .. }
-            | Optimizer::Adam { weight_decay, .. }
-            | Optimizer::Adam8Bit { weight_decay, .. }
-            | Optimizer::RmsProp { weight_decay, .. }
-            | Optimizer::Adagrad { weight_decay, .. }
-            | Optimizer::Lion { weight_decay, .. }
-            | Optimizer::Lamb { weight_decay, .. }
-            | Optimizer::Adafactor { weight_decay, .. } => *weight_decay = decay,
-        }
+        *self.common().1 = decay;
         self
     }
 

@@ -1,13 +1,13 @@
 //! Losses of further outputs, which are added to the first: deep supervision, several tasks, or a penalty that the model computes.
 
-use forebay_base::Tensor;
 use forebay_base::kernel::UnaryOp;
+use forebay_base::{DataType, Tensor};
 
 use super::formula::Formula;
 use super::loss::Loss;
 use super::term::{refuse, require_from_zero};
 use crate::error::ModelError;
-use crate::graph::{Attribute, Dimension, Graph, Node, Operation, TensorType, ValueId};
+use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
 use crate::infer::infer_node;
 
 /// The loss of a further output, multiplied by a weight.
@@ -54,14 +54,25 @@ pub(super) enum LabelSource<'a> {
 
 impl LabelSource<'_> {
     /// Returns the labels, of the type that the loss requires; missing inputs are added.
-    pub(super) fn labels(self, graph: &mut Graph, ty: &TensorType) -> Result<ValueId, ModelError> {
+    pub(super) fn labels(self, graph: &mut Graph, loss: &Loss, ty: &TensorType) -> Result<ValueId, ModelError> {
+        // Places follow the samples, and the channels of numbers. A sequence of labels has no places.
+        let are_classes = ty.data_type == DataType::Int64 && !matches!(loss, Loss::Ctc(_));
+        let channels = match loss {
+            Loss::SoftCrossEntropy { class_axis: axis, .. }
+            | Loss::BinaryCrossEntropy { class_axis: axis, .. }
+            | Loss::KlDivergence { class_axis: axis, .. }
+            | Loss::CosineEmbedding { axis, .. } => axis.unwrap_or(1),
+            _ => 1,
+        };
+        let channels = if channels < 0 { channels + ty.shape.len() as i64 } else { channels };
+        let fixed_axes: &[i64] = if are_classes { &[0] } else { &[0, channels] };
         let name = match self {
             LabelSource::New => ["labels", "y"].into_iter().find(|name| graph.find(name).is_none()).unwrap_or("labels"),
-            LabelSource::Of(labels) => return nearest(graph, labels, ty),
+            LabelSource::Of(labels) => return nearest(graph, labels, ty, fixed_axes),
             LabelSource::Named(name) => {
                 let found = graph.find(name);
                 match found.filter(|id| graph.inputs.contains(id)) {
-                    Some(input) => return nearest(graph, input, ty),
+                    Some(input) => return nearest(graph, input, ty, fixed_axes),
                     None if found.is_some() => {
                         let reason =
                             format!("labels '{name}': the model has a value with this name that is not an input");
@@ -71,21 +82,20 @@ impl LabelSource<'_> {
                 }
             }
         };
-        let input = graph.add_value(name, Some(ty.clone()));
-        let dimensions = ty.shape.iter().map(|&size| Dimension::Known(size)).collect();
-        graph.value_mut(input).declared = Some((ty.data_type, dimensions));
-        graph.inputs.push(input);
-        Ok(input)
+        Ok(graph.add_input(name, ty.clone()))
     }
 }
 
-/// Resizes labels to other sizes: each place gets the label of the nearest place, as in PyTorch's `nearest-exact`.
-fn nearest(graph: &mut Graph, labels: ValueId, ty: &TensorType) -> Result<ValueId, ModelError> {
+/// Resizes labels to other sizes: each place gets the label of the nearest place, as in PyTorch's `nearest-exact`. The `fixed_axes` must
+/// have their sizes already.
+fn nearest(graph: &mut Graph, labels: ValueId, ty: &TensorType, fixed_axes: &[i64]) -> Result<ValueId, ModelError> {
     let name = graph.value(labels).name.clone();
     let given = graph.ty(labels).cloned();
     let fits = |given: &&TensorType| {
         let (now, wanted) = (&given.shape, &ty.shape);
-        let is_like = now.len() == wanted.len() && now.first() == wanted.first();
+        let is_fixed = |axis: usize| fixed_axes.contains(&(axis as i64));
+        let is_like =
+            now.len() == wanted.len() && (0..now.len()).all(|axis| now[axis] == wanted[axis] || !is_fixed(axis));
         is_like && given.data_type == ty.data_type && (now == wanted || !now.contains(&0))
     };
     let Some(given) = given.as_ref().filter(fits) else {

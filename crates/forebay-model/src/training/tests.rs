@@ -422,3 +422,201 @@ fn batches_weigh_what_their_losses_are_divided_by() {
         assert_eq!(loss.batch_weight(&labels), weight, "{loss:?}");
     }
 }
+
+/// Appends an operator. Returns its output, which has its name.
+fn append(graph: &mut Graph, op_type: &str, attributes: &[(&str, Attribute)], inputs: &[Option<ValueId>]) -> ValueId {
+    let output = graph.add_value(op_type, None);
+    let operation = Operation::onnx(op_type, attributes);
+    graph.nodes.push(Node { name: String::new(), operation, inputs: inputs.to_vec(), outputs: vec![Some(output)] });
+    let last = graph.nodes.len() - 1;
+    infer_node(graph, last).unwrap();
+    output
+}
+
+/// Returns a float32 input of a graph.
+fn floats_in(graph: &mut Graph, name: &str, shape: &[u64]) -> ValueId {
+    graph.add_input(name, TensorType::new(DataType::Float32, shape))
+}
+
+/// Adds an initializer of ones.
+fn ones(graph: &mut Graph, name: &str, shape: &[u64]) -> ValueId {
+    let count: u64 = shape.iter().product();
+    graph.add_initializer(name, Tensor::from_f32(shape, &vec![1.0; count as usize]))
+}
+
+/// Adds a constant.
+fn constant(graph: &mut Graph, shape: &[u64], values: &[f32]) -> ValueId {
+    let id = graph.add_initializer("constant", Tensor::from_f32(shape, values));
+    graph.constants.insert(id);
+    id
+}
+
+/// Batch normalisations, one after the other, with initializers of these names as scale, bias, mean and variance. Those whose names begin
+/// with "constant" are constants.
+fn normalizations(layers: &[[&str; 4]]) -> Graph {
+    let mut graph = Graph::default();
+    let mut y = floats_in(&mut graph, "x", &[4, 2]);
+    for names in layers {
+        let mut inputs = vec![Some(y)];
+        for name in names {
+            let id = graph.find(name).unwrap_or_else(|| ones(&mut graph, name, &[2]));
+            if name.starts_with("constant") {
+                graph.constants.insert(id);
+            }
+            inputs.push(Some(id));
+        }
+        y = append(&mut graph, "BatchNormalization", &[], &inputs);
+    }
+    graph.outputs = vec![y];
+    graph
+}
+
+#[test]
+fn running_statistics_belong_to_one_layer() {
+    let layer = ["scale", "bias", "mean", "variance"];
+    // A module without parameters has new constants in each place where it is applied.
+    let without = [["constant1", "constant2", "mean", "variance"], ["constant3", "constant4", "mean", "variance"]];
+    for layers in
+        [vec![layer], vec![layer, layer], vec![layer, ["scale2", "bias2", "mean2", "variance2"]], without.to_vec()]
+    {
+        let entered = mode::enter(&mut normalizations(&layers));
+        assert!(entered.is_ok(), "{layers:?}: {:?}", entered.err());
+    }
+    for (layers, shared) in [
+        (vec![["ones", "bias", "mean", "ones"]], "ones"),
+        (vec![["scale", "bias", "same", "same"]], "same"),
+        (vec![layer, ["scale2", "bias2", "mean", "variance"]], "mean"),
+        (vec![layer, ["variance", "bias2", "mean2", "variance2"]], "variance"),
+        (vec![layer, ["scale2", "bias2", "mean2", "scale"]], "scale"),
+    ] {
+        let error = mode::enter(&mut normalizations(&layers)).unwrap_err().to_string();
+        assert!(error.contains(&format!("'{shared}' is also used elsewhere")), "{layers:?}: {error}");
+    }
+}
+
+#[test]
+fn parts_draw_other_numbers_even_with_a_seed() {
+    let mut graph = small(0.0);
+    let y = graph.outputs[0];
+    let noise = append(&mut graph, "RandomNormalLike", &[("seed", Attribute::Float(1.0))], &[Some(y)]);
+    graph.outputs = vec![append(&mut graph, "Add", &[], &[Some(y), Some(noise)])];
+    let mut options = options(SGD);
+    (options.loss, options.accumulate) = (Loss::MeanSquaredError, 3);
+    let training = training_graph(&graph, &options).unwrap();
+    let seed = |node: &Node| match &node.operation {
+        Operation::Onnx { attributes, .. } => match attributes.get("seed")? {
+            Attribute::Float(seed) => Some(seed.to_bits()),
+            _ => None,
+        },
+        Operation::Kernel(_) => None,
+    };
+    let seeds: BTreeSet<u32> = training.graph.nodes.iter().filter_map(seed).collect();
+    assert_eq!(seeds.len(), 3, "{seeds:?}");
+}
+
+/// Images with 3 channels, the same at half their size, and their mean; sequences of 6 positions with 4 classes and with 2.
+fn outputs_of_several_sizes() -> Graph {
+    let mut graph = Graph::default();
+    let x = floats_in(&mut graph, "x", &[2, 1, 4, 4]);
+    let (w, v) = (ones(&mut graph, "w", &[3, 1, 1, 1]), ones(&mut graph, "v", &[1, 3, 1, 1]));
+    let images = append(&mut graph, "Conv", &[], &[Some(x), Some(w)]);
+    let window = ["kernel_shape", "strides"].map(|name| (name, Attribute::Ints(vec![2, 2])));
+    let halves = append(&mut graph, "AveragePool", &window, &[Some(images)]);
+    let grey = append(&mut graph, "Relu", &[], &[Some(images)]);
+    let grey = append(&mut graph, "Conv", &[], &[Some(grey), Some(v)]);
+    let s = floats_in(&mut graph, "s", &[2, 6, 3]);
+    let u = ones(&mut graph, "u", &[3, 4]);
+    let sequences = append(&mut graph, "MatMul", &[], &[Some(s), Some(u)]);
+    let half = ones(&mut graph, "half", &[3, 2]);
+    let fewer_classes = append(&mut graph, "MatMul", &[], &[Some(s), Some(half)]);
+    graph.outputs = vec![images, halves, grey, sequences, fewer_classes];
+    graph
+}
+
+/// Labels of another loss are resampled along places, not along channels or along sequences of labels.
+#[test]
+fn labels_keep_their_channels_and_sequences() {
+    let squared = || Loss::MeanSquaredError;
+    let divergence = || Loss::KlDivergence { class_axis: Some(-1), log_targets: false, elementwise_mean: false };
+    let sequence = |length: u64| Loss::Ctc(Ctc::new(length));
+    for (first, second, required) in [
+        (("Conv", squared()), ("AveragePool", squared()), None),
+        (("Conv", squared()), ("Conv.1", squared()), Some("float32[2, 1, 4, 4]")),
+        (("MatMul", squared()), ("MatMul.1", divergence()), Some("float32[2, 6, 2]")),
+        (("MatMul", sequence(3)), ("MatMul", sequence(3)), None),
+        (("MatMul", sequence(3)), ("MatMul", sequence(2)), Some("int64[2, 2]")),
+    ] {
+        let mut options = options(SGD);
+        (options.loss, options.loss_output) = (first.1.clone(), Some(first.0.to_string()));
+        options.terms.push(LossTerm::new(second.0, second.1.clone()));
+        let error = training_graph(&outputs_of_several_sizes(), &options).err().map(|error| error.to_string());
+        let expected = required.map(|ty| format!("another loss requires {ty}"));
+        let fits = error.as_deref().zip(expected.as_deref()).map(|(error, expected)| error.contains(expected));
+        assert!(fits.unwrap_or(error.is_none() && expected.is_none()), "{first:?} {second:?}: {error:?}");
+    }
+}
+
+#[test]
+fn positions_of_sequences_share_their_tables() {
+    let mut options = options(SGD);
+    (options.loss, options.loss_output) = (Loss::Ctc(Ctc::new(3)), Some("MatMul".to_string()));
+    let training = training_graph(&outputs_of_several_sizes(), &options).unwrap();
+    let tables = training
+        .graph
+        .initializers
+        .values()
+        .filter(|contents| contents.ty() == &TensorType::new(DataType::Int64, &[7, 3]));
+    assert_eq!(tables.count(), 1, "7 states, each of which 3 states lead to");
+}
+
+/// Scales and limits are not converted to 16 bits: images are resized in 16 bits, and limits are part of one kernel.
+#[test]
+fn numbers_that_operators_read_are_not_narrowed() {
+    let mut graph = Graph::default();
+    let x = floats_in(&mut graph, "x", &[2, 1, 4, 4]);
+    let w = ones(&mut graph, "w", &[3, 1, 1, 1]);
+    let scales = constant(&mut graph, &[4], &[1.0, 1.0, 2.0, 2.0]);
+    let (low, high) = (constant(&mut graph, &[], &[0.0]), constant(&mut graph, &[], &[6.0]));
+    let images = append(&mut graph, "Conv", &[], &[Some(x), Some(w)]);
+    let larger = append(&mut graph, "Resize", &[], &[Some(images), None, Some(scales)]);
+    let limited = append(&mut graph, "Clip", &[], &[Some(larger), Some(low), Some(high)]);
+    graph.outputs = vec![limited];
+    let mut options = options(SGD);
+    (options.loss, options.precision) = (Loss::MeanSquaredError, Some(Precision::bfloat16()));
+    let training = training_graph(&graph, &options).unwrap();
+    for name in ["Conv", "Resize", "Clip"] {
+        assert_eq!(type_of(&training.graph, name), DataType::BFloat16, "{name}");
+    }
+    let program = lower(&training.graph, &training.parameters.iter().copied().collect()).unwrap();
+    let names: Vec<&str> = program.launches.iter().map(|launch| launch.kernel.name()).collect();
+    assert!(!names.contains(&"Select") && names.contains(&"UnaryGradient"), "{names:?}");
+}
+
+/// The type of the result of the first operator of a name.
+fn type_of(graph: &Graph, op_type: &str) -> DataType {
+    let node = graph.nodes.iter().find(|node| node.operation.name() == op_type).unwrap();
+    graph.ty(node.outputs[0].unwrap()).unwrap().data_type
+}
+
+#[test]
+fn constants_that_16_bits_cannot_hold_stay_float32() {
+    for (precision, number, expected) in [
+        (Precision::float16(), -1e9, DataType::Float32),
+        (Precision::float16(), -1e4, DataType::Float16),
+        (Precision::float16(), f32::NEG_INFINITY, DataType::Float16),
+        (Precision::bfloat16(), f32::MIN, DataType::Float32),
+        (Precision::bfloat16(), -1e9, DataType::BFloat16),
+    ] {
+        let mut graph = Graph::default();
+        let x = floats_in(&mut graph, "x", &[4, 4]);
+        let w = ones(&mut graph, "w", &[4, 4]);
+        let numbers = constant(&mut graph, &[1, 4], &[0.0, 0.0, 0.0, number]);
+        let scores = append(&mut graph, "MatMul", &[], &[Some(x), Some(w)]);
+        graph.outputs = vec![append(&mut graph, "Add", &[], &[Some(scores), Some(numbers)])];
+        let mut options = options(SGD);
+        (options.loss, options.precision) = (Loss::MeanSquaredError, Some(precision));
+        let training = training_graph(&graph, &options).unwrap();
+        assert_eq!(type_of(&training.graph, "Add"), expected, "{number}");
+        assert_ne!(type_of(&training.graph, "MatMul"), DataType::Float32);
+    }
+}

@@ -80,14 +80,15 @@ pub(crate) fn loop_facts(view: &NodeView) -> Result<LoopFacts, ModelError> {
 }
 
 /// Returns whether every iteration leaves the condition unchanged, so that the number of iterations is known before the first one.
-fn keeps_condition(view: &NodeView, body: &Subgraph) -> bool {
+/// `outside` returns the number in an input of the loop, if it is known.
+fn keeps_condition(body: &Subgraph, outside: &dyn Fn(usize) -> Option<i64>) -> bool {
     let inside = &body.graph;
     let mut value = inside.outputs[0];
     loop {
         if let Some(i) = inside.inputs.iter().position(|&input| input == value) {
             // The condition itself, or a constant of an enclosing graph.
-            let captured = i.checked_sub(body.declared_inputs()).and_then(|i| view.constant(body.captured[i]).ok()?);
-            return i == 1 || captured.is_some_and(is_true);
+            let captured = i.checked_sub(body.declared_inputs()).and_then(|i| outside(body.captured[i]));
+            return i == 1 || captured.is_some_and(|number| number != 0);
         }
         match inside.producer(value) {
             Some(Node { operation: Operation::Onnx { op_type, .. }, inputs, .. }) if op_type == "Identity" => {
@@ -99,20 +100,46 @@ fn keeps_condition(view: &NodeView, body: &Subgraph) -> bool {
     }
 }
 
+/// Returns the number in an input of a loop, such as a count or a condition, if it is known.
+fn number(view: &NodeView, input: usize) -> Option<i64> {
+    view.constant(input).ok().flatten().map(trip_count)
+}
+
 /// Returns whether a `Loop` runs its body repeatedly: it is not unrolled, whatever is known of its inputs.
 pub(crate) fn runs_again(graph: &Graph, node: &Node) -> bool {
     let view = NodeView { graph, node };
     let Ok(LoopFacts { body, .. }) = loop_facts(&view) else { return false };
-    let count = view.constant(0).ok().flatten().map(trip_count);
-    if !keeps_condition(&view, &body) {
-        return count::by_conditions(&view, &body).is_none_or(|count| is_too_long(count, &body));
+    if !keeps_condition(&body, &|input| number(&view, input)) {
+        return count::by_conditions(&view, &body).is_none_or(|count| is_too_long(&view, count, &body));
     }
-    count.is_some_and(|count| is_too_long(count, &body))
+    number(&view, 0).is_some_and(|count| is_too_long(&view, count, &body))
 }
 
 /// Returns whether a loop has too many iterations to be unrolled.
-fn is_too_long(count: i64, body: &Subgraph) -> bool {
-    count > ITERATIONS_MAX || count.saturating_mul(body.graph.nodes.len() as i64) > NODES_MAX
+fn is_too_long(view: &NodeView, count: i64, body: &Subgraph) -> bool {
+    unrolled_nodes(count, body, &|input| number(view, input)).is_none()
+}
+
+/// Returns the number of nodes of an unrolled loop, or `None` if it has too many iterations or nodes. `outside` returns the number in an
+/// input of the loop, if it is known.
+fn unrolled_nodes(count: i64, body: &Subgraph, outside: &dyn Fn(usize) -> Option<i64>) -> Option<i64> {
+    let inside = &body.graph;
+    let of_node = |node: &Node| {
+        let view = NodeView { graph: inside, node };
+        let inner = (node.operation.name() == "Loop").then(|| loop_facts(&view).ok()).flatten();
+        let Some(LoopFacts { body: inner, .. }) = inner else { return 1 };
+        let known = |input: usize| {
+            let value = node.inputs.get(input).copied().flatten()?;
+            let place = inside.inputs.iter().position(|&given| given == value)?;
+            outside(*body.captured.get(place.checked_sub(body.declared_inputs())?)?)
+        };
+        // An inner loop that is not unrolled is one node, as is one whose condition depends on what it computes.
+        let count = known(0).filter(|_| keeps_condition(&inner, &known));
+        count.and_then(|count| unrolled_nodes(count, &inner, &known)).map_or(1, |nodes| nodes.max(1))
+    };
+    let nodes = inside.nodes.iter().map(of_node).fold(0, i64::saturating_add);
+    let all = count.saturating_mul(nodes);
+    (count <= ITERATIONS_MAX && all <= NODES_MAX).then_some(all)
 }
 
 /// `Loop`: returns its iterations, one after the other, if their number is known.
@@ -125,7 +152,7 @@ pub(super) fn repeat(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelE
         value: view.input(i).map(|value| graph.value(value).name.clone()).unwrap_or_default(),
         reason: reason.to_string(),
     };
-    let count = if keeps_condition(&view, &body) {
+    let count = if keeps_condition(&body, &|input| number(&view, input)) {
         let runs = !view.has_input(1) || is_true(view.needed(1)?);
         match (runs, view.has_input(0)) {
             (false, _) => 0,
@@ -136,11 +163,9 @@ pub(super) fn repeat(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelE
         let counted = count::by_conditions(&view, &body);
         counted.ok_or_else(|| waits(1, "the number of iterations depends on what the loop computes"))?
     };
-    if is_too_long(count, &body) {
-        return Err(waits(
-            0,
-            &format!("{count} iterations of {} nodes are too many to unroll", body.graph.nodes.len()),
-        ));
+    if is_too_long(&view, count, &body) {
+        let reason = format!("{count} iterations are too many to unroll a body of this size, inner loops included");
+        return Err(waits(0, &reason));
     }
     let mut current: Vec<ValueId> = (2..2 + carried).map(|i| view.input(i)).collect::<Result<_, _>>()?;
     let condition = constant(graph, "condition", truth(true));

@@ -143,7 +143,7 @@ fn scan_batches(graph: &mut Graph, like: &Node, facts: &Facts) -> Result<Vec<Nod
         )));
     }
     let directions = view.ints("directions")?.map(<[i64]>::to_vec).unwrap_or_default();
-    facts.check_count(&view, batch.saturating_mul(length))?;
+    facts.check_count(&view, batch.saturating_mul(length.max(1)))?;
     let mut nodes = Vec::new();
     let by_input: Vec<Vec<ValueId>> =
         sources.iter().map(|&source| parts(graph, like, source, 0, batch, &mut nodes)).collect();

@@ -170,28 +170,27 @@ pub(super) fn map(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelErro
     Ok(nodes)
 }
 
+/// The sizes of the parts of an axis that all have one size; the last can be smaller.
+fn equal_parts(view: &NodeView, total: u64, size: u64) -> Result<Vec<i64>, ModelError> {
+    const PARTS_MAX: u64 = control::NODES_MAX as u64;
+    match total.div_ceil(size) {
+        count @ ..=PARTS_MAX => Ok((0..count).map(|i| size.min(total - i * size) as i64).collect()),
+        count => Err(view.error(format!("{count} parts are more than the maximum of {PARTS_MAX}; take larger parts"))),
+    }
+}
+
 /// `SplitToSequence`: parts of the given sizes, or single elements.
 pub(super) fn split(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelError> {
     let view = NodeView { graph, node: like };
     let x = view.input_type(0)?;
     let axis = view.axis(view.int("axis", 0)?, x.shape.len())?;
     let (source, total) = (view.input(0)?, x.shape[axis]);
-    let mut nodes = Vec::new();
-    if !view.has_input(1) && view.int("keepdims", 1)? == 0 {
-        let values = control::parts(graph, like, source, axis, total, &mut nodes);
-        give(graph, like, values);
-        return Ok(nodes);
-    }
     let sizes = match view.has_input(1) {
-        false => vec![1; total as usize],
+        false => equal_parts(&view, total, 1)?,
         true => {
             let given = view.constant_ints(1)?;
             match (view.input_type(1)?.shape.is_empty(), given.as_slice()) {
-                (true, &[size]) if size > 0 => {
-                    let whole = vec![size; (total as i64 / size) as usize];
-                    let rest = Some(total as i64 % size).filter(|&rest| rest > 0);
-                    whole.into_iter().chain(rest).collect()
-                }
+                (true, &[size]) if size > 0 => equal_parts(&view, total, size as u64)?,
                 (true, _) => {
                     return Err(
                         view.error(format!("the size of the parts must be one positive integer, not {given:?}"))
@@ -201,6 +200,12 @@ pub(super) fn split(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelEr
             }
         }
     };
+    let mut nodes = Vec::new();
+    if !view.has_input(1) && view.int("keepdims", 1)? == 0 {
+        let values = control::parts(graph, like, source, axis, total, &mut nodes);
+        give(graph, like, values);
+        return Ok(nodes);
+    }
     let label = like.label(graph);
     let values: Vec<ValueId> = sizes.iter().map(|_| graph.add_value(&format!("{label}/part"), None)).collect();
     if !values.is_empty() {

@@ -200,6 +200,17 @@ fn calls_say_which_parameters_there_were() {
     assert_eq!(model.untrained_initializers().unwrap(), ["val_3", "table"]);
 }
 
+/// The sizes of weights are not compared with their data before biases are restored.
+#[test]
+fn biases_of_absurd_sizes_are_not_restored() {
+    let mut proto = with_calls();
+    let mut initializers = proto.graph.as_mut().unwrap().initializer.iter_mut();
+    let weight = initializers.find(|initializer| initializer.name() == "e.weight").unwrap();
+    weight.dims = vec![1 << 41, 4];
+    let error = read(&proto.encode_to_vec(), None).unwrap_err().to_string();
+    assert!(error.contains("'e.weight'") && error.contains("contains 64 bytes"), "{error}");
+}
+
 /// A rule split an attention's projection in two and left no call on the split; the projection shares its bias with another.
 #[test]
 fn a_node_without_a_call_belongs_to_the_module_of_its_readers() {

@@ -290,6 +290,9 @@ fn group_query_attention(view: NodeView) -> Result<Decomposition, ModelError> {
     if view.int("smooth_softmax", 0)? > 0 || view.has_input(11) {
         return Err(view.error("attribute smooth_softmax and input head_sink are not supported"));
     }
+    if matches!(view.node.outputs.get(3), Some(Some(_))) {
+        return Err(view.error("output 3 (output_qk, the scores) is not supported"));
+    }
     let query = c.input(0)?;
     let parts = if view.has_input(1) {
         [query, c.input(1)?, c.input(2)?]
@@ -324,7 +327,12 @@ fn group_query_attention(view: NodeView) -> Result<Decomposition, ModelError> {
         values = c.concatenate(&[&past_values, &values], 2)?;
     }
     let count = keys.ty.shape[2];
-    let total = view.constant(6)?.and_then(Tensor::to_i64).and_then(|values| values.first().copied());
+    // Only the total says whether the cache is larger than its contents, so the graph is specialized for it.
+    let total = match past > 0 && view.has_input(6) {
+        true => Some(view.needed(6)?),
+        false => view.constant(6)?,
+    };
+    let total = total.and_then(Tensor::to_i64).and_then(|values| values.first().copied());
     if let Some(total) = total.filter(|&total| u64::try_from(total) != Ok(count)) {
         let reason = format!(
             "{past} keys in the cache and {length} new ones do not add up to {total}; a cache that is larger than \

@@ -191,7 +191,7 @@ fn skip_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish_all(vec![y, mean, deviation, sum])
 }
 
-/// The same without the mean and bias of the normalisation, and without statistics.
+/// The same without the bias and the mean of the normalisation: ONNX Runtime never computes the mean, which is output 1.
 fn skip_simplified_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let sum = biased(&mut c, 1)?;
@@ -199,7 +199,11 @@ fn skip_simplified_normalization(view: NodeView) -> Result<Decomposition, ModelE
     let axis = view.axis(-1, sum.ty.shape.len())?;
     let scale = c.input(2)?;
     let (y, root) = root_mean_square_normalized(&mut c, &sum, &scale, axis, epsilon(&view)?)?;
-    c.finish_all(vec![y, root.clone(), root, sum])
+    let inverse = match matches!(view.node.outputs.get(2), Some(Some(_))) {
+        true => c.unary(UnaryOp::Reciprocal, &root)?,
+        false => root.clone(),
+    };
+    c.finish_all(vec![y, root, inverse, sum])
 }
 
 /// The inputs are in a different order from ONNX's, and the positions can be a single number: the first position.

@@ -191,6 +191,12 @@ fn a_summand_with_the_factor_0_is_left_out() {
 fn unusual_attributes_of_activations() {
     let y = reals("Celu", 12, vec![floats(&[1.0, -1.0, 2.0])], &[real("alpha", -1.0)]);
     assert!(y[0] == 1.0 && y[2] == 2.0 && (y[1] + 1f64.exp() - 1.0).abs() < 1e-6, "{y:?}");
+    for (version, alpha) in [(1, 1.6732), (6, 1.673_263_2)] {
+        let mut graph = graph_of("Selu", version, vec![fed(&[2])], &[], 1);
+        infer_node(&mut graph, 0).unwrap();
+        let launches = lower(&graph, &BTreeSet::new()).unwrap().launches;
+        assert_eq!(launches[0].kernel, Kernel::Unary(UnaryOp::Elu { alpha }), "opset {version}");
+    }
     let attributes = [real("lambd", -1.5), real("bias", 1.0)];
     assert_eq!(reals("Shrink", 9, vec![floats(&[0.0, 1.0, -1.0, 2.0, -2.0])], &attributes), [1.0, 2.0, 0.0, 1.0, -1.0]);
     let exact = folded("Shrink", 9, vec![number(16_777_217)], &[real("lambd", 1.5)]);
@@ -213,6 +219,34 @@ fn integers_are_treated_as_real_numbers_or_refused() {
     assert!(error.contains("Exp") && error.contains("operands of type int32 are not supported"), "{error}");
 }
 
+/// Kernels would read the bytes of a scale or bias of another type as real numbers, and beyond their end.
+#[test]
+fn scales_and_biases_have_the_type_in_which_the_input_is_normalized() {
+    let sequence = || fed(&[1, 2, 4]);
+    let words = || Input::Fed(Int32, vec![1, 2]);
+    for data_type in [UInt8, Int32, Float64, Bool] {
+        let vector = || Input::Fed(data_type, vec![4]);
+        for (op_type, inputs) in [
+            ("LayerNormalization", vec![sequence(), vector()]),
+            ("LayerNormalization", vec![sequence(), fed(&[4]), vector()]),
+            ("SkipLayerNormalization", vec![sequence(), sequence(), vector()]),
+            (
+                "EmbedLayerNormalization",
+                vec![words(), Input::Absent, fed(&[9, 4]), fed(&[5, 4]), Input::Absent, fed(&[4]), vector()],
+            ),
+            ("BatchNormalization", vec![fed(&[1, 4, 2]), vector(), fed(&[4]), fed(&[4]), fed(&[4])]),
+            ("InstanceNormalization", vec![fed(&[1, 4, 2]), fed(&[4]), vector()]),
+            ("InstanceNormalization", vec![fed(&[2, 4, 2]), fed(&[4]), vector()]),
+        ] {
+            let mut graph = graph_of(op_type, 13, inputs, &[], 1);
+            let lowered = infer_node(&mut graph, 0).and_then(|()| lower(&graph, &BTreeSet::new()));
+            let error = lowered.map(drop).expect_err(op_type).to_string();
+            let words = [format!("must be float32, not {data_type}"), "differ in type".to_string()];
+            assert!(words.iter().any(|words| error.contains(words)), "{error}");
+        }
+    }
+}
+
 #[test]
 fn shapes_and_types_at_the_edge() {
     let scalar = |value: i32| Input::Constant(Tensor::new(Int32, &[], value.to_le_bytes().to_vec()).unwrap());
@@ -228,6 +262,10 @@ fn shapes_and_types_at_the_edge() {
         reals("MelWeightMatrix", 17, vec![number(2), number(8), number(8000), low, high], &[])
     };
     assert_eq!(weights(half(0), half(0x6bd0)), weights(float(0.0), float(4000.0)));
+    // A class is chosen by running sums, however many classes there are.
+    let drawn = launches("Multinomial", vec![fed(&[1, 50_000])], &[int("sample_size", 3)]);
+    assert!(drawn.iter().any(|launch| matches!(launch.kernel, Kernel::Scan { axis: 1, .. })));
+    assert!(drawn.iter().all(|launch| launch.reads.iter().all(|read| read.desc.element_count() <= 150_000)));
 }
 
 #[test]
@@ -248,4 +286,56 @@ fn normalizations_of_sums_have_the_epsilon_of_onnx_runtime() {
     assert_eq!(epsilons("SkipLayerNormalization", sum(), &[real("epsilon", 1e-3)]), [1e-3]);
     assert_eq!(epsilons("SkipSimplifiedLayerNormalization", sum(), &[]), [1e-12]);
     assert_eq!(epsilons("SimplifiedLayerNormalization", vec![fed(&[2, 4]), fed(&[4])], &[]), [1e-5]);
+}
+
+/// ONNX Runtime returns the inverse deviation, which is only computed if it is wanted.
+#[test]
+fn the_third_output_of_normalized_sums_is_the_inverse_deviation() {
+    let inverses = |output_count: usize| {
+        let inputs = vec![fed(&[1, 2, 4]), fed(&[1, 2, 4]), fed(&[4])];
+        let mut graph = graph_of("SkipSimplifiedLayerNormalization", 1, inputs, &[], output_count);
+        infer_node(&mut graph, 0).unwrap_or_else(|error| panic!("{error}"));
+        let program = lower(&graph, &BTreeSet::new()).unwrap_or_else(|error| panic!("{error}"));
+        let is_inverse = |launch: &&ProgramLaunch| matches!(launch.kernel, Kernel::Unary(UnaryOp::Reciprocal));
+        program.launches.iter().filter(is_inverse).count()
+    };
+    assert_eq!([1, 4].map(inverses), [0, 1]);
+}
+
+#[test]
+fn caches_that_are_larger_than_their_contents_are_refused() {
+    let attributes = [int("num_heads", 2), int("kv_num_heads", 1)];
+    let result = |cache: u64, total: Input, outputs: usize| {
+        let caches = [fed(&[1, 1, cache, 4]), fed(&[1, 1, cache, 4])];
+        let mut inputs = vec![fed(&[1, 1, 8]), fed(&[1, 1, 4]), fed(&[1, 1, 4])];
+        inputs.extend(caches);
+        inputs.extend([Input::Fed(Int32, vec![1]), total]);
+        let mut graph = graph_of("GroupQueryAttention", 1, inputs, &attributes, outputs);
+        infer_node(&mut graph, 0)
+    };
+    let constant = |total: i32| Input::Constant(Tensor::new(Int32, &[1], total.to_le_bytes()).unwrap());
+    assert_eq!(result(3, constant(4), 3), Ok(()));
+    let error = result(5, constant(4), 3).unwrap_err().to_string();
+    assert!(error.contains("a cache that is larger than its contents is not supported"), "{error}");
+    // A total that is an input becomes known when the model runs.
+    assert!(matches!(result(5, Input::Fed(Int32, vec![1]), 3), Err(ModelError::NeedsValue { .. })));
+    assert_eq!(result(0, Input::Fed(Int32, vec![1]), 3), Ok(()));
+    let error = result(3, constant(4), 4).unwrap_err().to_string();
+    assert!(error.contains("output_qk"), "{error}");
+}
+
+#[test]
+fn constant_indices_of_embeddings_belong_to_their_own_tables() {
+    let result = |word: i64, length: u64, rows: u64| {
+        let indices = |index: i64| Input::Constant(Tensor::from_i64(&[1, length], &vec![index; length as usize]));
+        let mut inputs = vec![indices(word), indices(1)];
+        inputs.extend([fed(&[9, 4]), fed(&[rows, 4]), fed(&[2, 4]), fed(&[4]), fed(&[4])]);
+        let mut graph = graph_of("EmbedLayerNormalization", 1, inputs, &[], 1);
+        infer_node(&mut graph, 0).map_err(|error| error.to_string())
+    };
+    assert_eq!(result(8, 1, 1), Ok(()));
+    let error = result(9, 1, 1).unwrap_err();
+    assert!(error.contains("index 9 is out of range for axis 0 of float32[9, 4]"), "{error}");
+    let error = result(8, 3, 2).unwrap_err();
+    assert!(error.contains("index 2 is out of range for axis 0 of float32[2, 4]"), "{error}");
 }

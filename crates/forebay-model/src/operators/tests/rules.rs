@@ -38,6 +38,30 @@ fn shape_arithmetic_folds() {
     assert_eq!(folded("ConstantOfShape", 13, vec![ints(&[])], &[]).shape(), Vec::<u64>::new());
 }
 
+/// With an axis of repetitions before each repeated one, there would be more axes than a tensor can have.
+#[test]
+fn many_axes_are_repeated_one_by_one() {
+    let (sizes, repeats) = ([2, 1, 2, 1, 2], [2, 2, 1, 2, 3]);
+    let x = Input::Constant(Tensor::from_i64(&sizes, &[0, 1, 2, 3, 4, 5, 6, 7]));
+    let y = folded("Tile", 13, vec![x, ints(&repeats)], &[]);
+    assert_eq!(y.shape(), [4, 2, 2, 2, 6]);
+    let place = |i: usize| {
+        let (mut place, mut rest) = (0, i);
+        let mut factor = 1;
+        for (&size, &own) in y.shape().iter().zip(&sizes).rev() {
+            place += factor * (rest % size as usize % own as usize);
+            (rest, factor) = (rest / size as usize, factor * own as usize);
+        }
+        place as i64
+    };
+    assert_eq!(y.to_i64().unwrap(), (0..192).map(place).collect::<Vec<_>>());
+    let mut graph = graph_of("Tile", 13, vec![fed(&sizes), ints(&repeats)], &[], 1);
+    infer_node(&mut graph, 0).unwrap_or_else(|error| panic!("{error}"));
+    let (loss, by) = (append_sum(&mut graph), graph.inputs.clone());
+    assert!(gradients(&mut graph, loss, &by).unwrap()[0].is_some());
+    lower(&graph, &BTreeSet::new()).unwrap_or_else(|error| panic!("{error}"));
+}
+
 #[test]
 fn arithmetic_folds() {
     let values =
@@ -115,6 +139,33 @@ fn windows_follow_padding_rules() {
     assert_eq!(transposed(&[list("output_padding", &[1]), list("pads", &[1, 1])]), [1, 3, 10]);
     assert_eq!(transposed(&[list("output_shape", &[10])]), [1, 3, 10]);
     assert_eq!(transposed(&[text("auto_pad", "SAME_LOWER")]), [1, 3, 10]);
+}
+
+#[test]
+fn norms_count_the_elements_of_their_windows() {
+    let counts = |size: i64, [kernel, stride, dilation]: [i64; 3], pads: [i64; 2]| {
+        let attributes = [
+            int("p", 1),
+            list("kernel_shape", &[kernel]),
+            list("strides", &[stride]),
+            list("dilations", &[dilation]),
+            list("pads", &pads),
+        ];
+        let mut graph = graph_of("LpPool", 18, vec![fed(&[1, 1, size as u64])], &attributes, 1);
+        infer_node(&mut graph, 0).unwrap_or_else(|error| panic!("{error}"));
+        let program = lower(&graph, &BTreeSet::new()).unwrap_or_else(|error| panic!("{error}"));
+        let constants = program.contents.values().map(|contents| contents.in_memory().unwrap().to_f32().unwrap());
+        constants.collect::<Vec<_>>()
+    };
+    for (size, [kernel, stride, dilation], pads, places) in
+        [(8, [3, 2, 2], [1, 2], 4), (5, [2, 1, 3], [0, 0], 2), (4, [5, 3, 1], [4, 4], 3)]
+    {
+        let position = |place: i64, tap: i64| place * stride + tap * dilation - pads[0];
+        let count = |place: i64| (0..kernel).filter(|&tap| (0..size).contains(&position(place, tap))).count() as f32;
+        let expected: Vec<f32> = (0..places).map(count).collect();
+        assert_eq!(counts(size, [kernel, stride, dilation], pads), [expected], "{size} {kernel}");
+    }
+    assert_eq!(counts(4, [(1 << 37) + 1, 1 << 36, 1], [1 << 36; 2]), [[4.0]]);
 }
 
 #[test]
@@ -235,6 +286,8 @@ fn errors_name_the_fault_among_several() {
     let window = [list("kernel_shape", &[2, 2]), list("strides", &[2, 2])];
     let unpooled = |sizes: &[i64]| vec![fed(&[1, 2, 2, 2]), Input::Fed(Int64, vec![1, 2, 2, 2]), ints(sizes)];
     let range = |limit: f32, step: f32| vec![float(0.0), float(limit), float(step)];
+    let bins = [list("pooled_shape", &[1 << 36, 1])];
+    let padded = [list("kernel_shape", &[1]), list("pads", &[1 << 36, 1 << 36])];
     for (op_type, inputs, attributes, words) in [
         ("Range", range(5.0, 0.0), &[][..], "the step must not be 0"),
         ("Range", range(f32::INFINITY, 1.0), &[][..], "from 0 to inf in steps of 1 does not have a finite number"),
@@ -246,6 +299,8 @@ fn errors_name_the_fault_among_several() {
             "expected 4 sizes, as in the pooling's [1, 2, 4, 4], found [2, 4, 4]",
         ),
         ("MaxUnpool", unpooled(&[1, 2, 4, 3]), &window[..], "must be at least the pooling's [1, 2, 4, 4]"),
+        ("MaxRoiPool", vec![fed(&[1, 1, 2, 2]), fed(&[1, 5])], &bins[..], "more than 67108864"),
+        ("LpPool", vec![fed(&[1, 1, 4])], &padded[..], "more than 67108864"),
     ] {
         let error = refused(op_type, inputs, attributes);
         assert!(error.contains(words), "{op_type}: {error}");

@@ -1,0 +1,112 @@
+//! Random numbers in the body of a loop that runs repeatedly.
+//!
+//! Nodes that draw random numbers differ by the values that they compute. All iterations of such a loop have the same nodes, so their
+//! random numbers also depend on the number of the iteration: as in training, on a step, which is one more input of the node.
+
+use std::sync::Arc;
+
+use crate::graph::{Attribute, Graph, Node, Operation, Subgraph, ValueId};
+use crate::operators::random::INPUT_COUNTS;
+
+/// The factor of the step of an enclosing loop, to which that of an inner loop is added.
+const OUTER_FACTOR: i64 = 1_000_003;
+
+/// Returns the number of inputs that ONNX gives an operator, if it draws random numbers.
+fn inputs_of_draw(operation: &Operation) -> Option<usize> {
+    let Operation::Onnx { domain, op_type, .. } = operation else { return None };
+    let found = INPUT_COUNTS.iter().find(|(name, _)| domain.is_empty() && name == op_type);
+    found.map(|&(_, count)| count)
+}
+
+/// Returns whether a node draws random numbers.
+pub(crate) fn is_draw(node: &Node) -> bool {
+    inputs_of_draw(&node.operation).is_some()
+}
+
+/// Returns whether nodes of a graph, or of graphs inside it, draw random numbers that do not depend on a step yet.
+fn has_draws(graph: &Graph) -> bool {
+    graph.nodes.iter().any(|node| match (&node.operation, inputs_of_draw(&node.operation)) {
+        (_, Some(count)) => node.inputs.len() <= count,
+        (Operation::Onnx { attributes, .. }, None) => attributes.values().any(|attribute| match attribute {
+            Attribute::Graph(inside) => has_draws(&inside.graph),
+            _ => false,
+        }),
+        (Operation::Kernel(_), None) => false,
+    })
+}
+
+/// Returns the number that distinguishes the draws of a loop from those of other loops.
+fn seed(of_loop: &Node) -> i64 {
+    of_loop.outputs.iter().flatten().next().map_or(0, |output| i64::from(output.0) + 1)
+}
+
+/// Makes the random numbers that the body of a loop draws depend on the number of the iteration, which is the body's first input, and on
+/// the loop.
+pub(crate) fn number_draws(body: &mut Graph, of_loop: &Node) {
+    if has_draws(body) {
+        number_iterations(body, seed(of_loop), None);
+    }
+}
+
+/// Does the same for a body with draws. The body of an inner loop has the step of the enclosing one as the value `outer`.
+fn number_iterations(body: &mut Graph, seed: i64, outer: Option<ValueId>) {
+    let Some(&iteration) = body.inputs.first() else { return };
+    let mut added = Vec::new();
+    let mut add = |body: &mut Graph, op_type: &str, attributes: &[(&str, Attribute)], inputs: &[ValueId]| {
+        let output = body.add_value(op_type, None);
+        added.push(Node {
+            name: String::new(),
+            operation: Operation::onnx(op_type, attributes),
+            inputs: inputs.iter().copied().map(Some).collect(),
+            outputs: vec![Some(output)],
+        });
+        output
+    };
+    // A step is its number and a seed.
+    let shape = add(body, "Constant", &[("value_ints", Attribute::Ints(vec![1]))], &[]);
+    let seed = add(body, "Constant", &[("value_ints", Attribute::Ints(vec![seed]))], &[]);
+    let iteration = add(body, "Reshape", &[], &[iteration, shape]);
+    let mut step = add(body, "Concat", &[("axis", Attribute::Int(0))], &[iteration, seed]);
+    if let Some(outer) = outer {
+        let factor = add(body, "Constant", &[("value_int", Attribute::Int(OUTER_FACTOR))], &[]);
+        let outer = add(body, "Mul", &[], &[outer, factor]);
+        step = add(body, "Add", &[], &[outer, step]);
+    }
+    give_step(body, step);
+    body.nodes.splice(..0, added);
+}
+
+/// Makes a step an input of all draws in a graph and in the graphs inside it.
+fn give_step(graph: &mut Graph, step: ValueId) {
+    for node in &mut graph.nodes {
+        if let Some(count) = inputs_of_draw(&node.operation) {
+            if node.inputs.len() <= count {
+                node.inputs.resize(count, None);
+                node.inputs.push(Some(step));
+            }
+            continue;
+        }
+        let seed = seed(node);
+        let Operation::Onnx { domain, op_type, attributes, .. } = &mut node.operation else { continue };
+        let is_loop = domain.is_empty() && op_type == "Loop";
+        for attribute in attributes.values_mut() {
+            let Attribute::Graph(inside) = attribute else { continue };
+            if !has_draws(&inside.graph) {
+                continue;
+            }
+            let mut numbered = Subgraph::clone(inside);
+            // What the graph captures follows the node's own inputs, including those that are left out.
+            let own = node.inputs.len().max(numbered.declared_inputs());
+            node.inputs.resize(own, None);
+            numbered.captured.push(own);
+            node.inputs.push(Some(step));
+            let captured = numbered.graph.add_value("step", None);
+            numbered.graph.inputs.push(captured);
+            match is_loop {
+                true => number_iterations(&mut numbered.graph, seed, Some(captured)),
+                false => give_step(&mut numbered.graph, captured),
+            }
+            *attribute = Attribute::Graph(Arc::new(numbered));
+        }
+    }
+}
