@@ -15,7 +15,7 @@ use crate::head_arguments::HeadArguments;
 use crate::heap_arguments::{HeapArguments, byte_count};
 use crate::lora_arguments::LoraArguments;
 use crate::loss_arguments::{LossArguments, LossKind};
-use crate::numbers::{below_one, not_negative};
+use crate::numbers::{below_one, not_negative, number_f64};
 use crate::optimizer_arguments::OptimizerArguments;
 use crate::processes::{ProcessArguments, ShardKind};
 use crate::record_arguments::RecordArguments;
@@ -270,7 +270,7 @@ pub struct TrainArguments {
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = metric, requires = "validation")]
     pub metrics: Vec<Metric>,
     /// Multiply inputs that are converted to floating-point numbers
-    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true, value_parser = number_f64)]
     pub input_scale: f64,
     /// Train until this many steps are done, including those before a checkpoint
     #[arg(long, value_name = "N", conflicts_with = "epochs", value_parser = positive_count)]
@@ -303,9 +303,9 @@ pub struct TrainArguments {
     /// Write only the adapters into this folder, in PEFT's format: adapter_model.safetensors and adapter_config.json
     #[arg(long, value_name = "DIR", requires = "lora")]
     pub save_adapters: Option<PathBuf>,
-    /// Write checkpoints into this folder: at the end, and when Ctrl-C interrupts
-    /// (without this flag, an interrupted run leaves its checkpoint in ./forebay-checkpoint, or elsewhere if that fails, and reports
-    /// where); while training runs, no other run writes there
+    /// Write checkpoints into this folder: at the end, when Ctrl-C interrupts, and, for one process, when data that cannot be read or a
+    /// loss that is not a number ends the run early (without this flag, an interrupted run leaves its checkpoint in ./forebay-checkpoint,
+    /// or elsewhere if another run's checkpoint is there or that fails, and reports where); while training runs, no other run writes there
     #[arg(long, value_name = "DIR")]
     pub checkpoint: Option<PathBuf>,
     /// Also write a checkpoint after every N steps

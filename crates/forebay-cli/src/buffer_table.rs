@@ -66,6 +66,8 @@ impl BufferTable {
     /// # Errors
     /// Returns the first line that is not as expected.
     pub fn parse(text: &str) -> Result<BufferTable, TableError> {
+        // Spreadsheets start a file with a byte order mark.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let at = |line: usize| move |expected: String| TableError { line: line + 1, expected };
         let is_empty = "expected a header with the columns id, lower, upper and size, but the file is empty";
@@ -185,7 +187,9 @@ fn number<T: std::str::FromStr>(text: &str, column: &str, expected: &str) -> Res
 /// Parses a gap: its start, its end, and the bytes in use.
 fn gap(text: &str) -> Option<(i64, i64, Option<ByteRange>)> {
     let (time, window) = text.split_once('@').map_or((text, None), |(time, window)| (time, Some(window)));
-    let (start, end) = time.split_once('-')?;
+    // The first character can be the sign of the start.
+    let dash = time.get(1..)?.find('-')? + 1;
+    let (start, end) = (&time[..dash], &time[dash + 1..]);
     let window = match window {
         None => None,
         Some(window) => {
@@ -240,6 +244,9 @@ mod tests {
 
     #[test]
     fn gaps_and_given_offsets_are_kept() {
+        let negative = BufferTable::parse("\u{feff}id,lower,upper,size,gaps\na,-5,3,4,-4--2 0-1\n").unwrap();
+        let times = negative.items[0].pieces.iter().map(|piece| piece.time.clone());
+        assert_eq!(times.collect::<Vec<_>>(), [0..1, 3..5, 6..8]);
         let table = BufferTable::parse("id,lower,upper,size,offset,gaps\na,0,9,8,32,2-4 5-6@0:3\n").unwrap();
         let piece = |time, end| Piece { time, bytes: ByteRange::new(0, end) };
         assert_eq!(table.items[0].pieces, [piece(0..2, 8), piece(4..5, 8), piece(5..6, 3), piece(6..9, 8)]);

@@ -91,7 +91,7 @@ fn unknown(key: &str, flag: &str, command: &Command) -> String {
 }
 
 /// What the command line itself specifies.
-struct Given {
+pub struct Given {
     /// Ids of flags.
     flags: Vec<String>,
     /// The position of the file.
@@ -101,7 +101,8 @@ struct Given {
 }
 
 impl Given {
-    fn of(arguments: &[OsString], command: &Command) -> Given {
+    /// Reads the arguments after the name of a command.
+    pub fn of(arguments: &[OsString], command: &Command) -> Given {
         let mut given = Given { flags: Vec::new(), file: None, has_model: false };
         let mut rest = arguments.iter().enumerate();
         while let Some((place, argument)) = rest.next() {
@@ -123,14 +124,18 @@ impl Given {
         given
     }
 
+    /// Returns whether the command line has this flag.
+    fn has(&self, arg: &Arg) -> bool {
+        self.flags.iter().any(|id| arg.get_id() == id.as_str())
+    }
+
     /// Returns whether the command line has this flag or one that conflicts with it.
-    fn overrides(&self, arg: &Arg, command: &Command) -> bool {
-        let is_given = |arg: &Arg| self.flags.iter().any(|id| arg.get_id() == id.as_str());
-        let given = command.get_arguments().filter(|arg| is_given(arg));
+    pub fn overrides(&self, arg: &Arg, command: &Command) -> bool {
+        let given = command.get_arguments().filter(|arg| self.has(arg));
         let conflicts = |one: &Arg, other: &Arg| {
             command.get_arg_conflicts_with(one).iter().any(|conflict| conflict.get_id() == other.get_id())
         };
-        is_given(arg) || given.into_iter().any(|given| conflicts(given, arg) || conflicts(arg, given))
+        self.has(arg) || given.into_iter().any(|given| conflicts(given, arg) || conflicts(arg, given))
     }
 }
 

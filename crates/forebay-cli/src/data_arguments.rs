@@ -36,14 +36,14 @@ pub struct DataArguments {
     pub patches: Option<u64>,
     /// How volumes are validated: in overlapping `windows` of the patch sizes, whose predictions are merged; `whole`, if the model leaves
     /// its sizes open; or as separate `tiles` [default: windows]
-    #[arg(long, value_enum, value_name = "HOW", requires = "patch")]
+    #[arg(long, value_enum, value_name = "HOW", requires_all = ["patch", "validation"])]
     pub validate_by: Option<ValidateBy>,
     /// The minimum overlap of windows, as a share of their sizes [default: 0.25]
-    #[arg(long, value_name = "SHARE", requires = "patch", value_parser = overlap)]
+    #[arg(long, value_name = "SHARE", requires_all = ["patch", "validation"], value_parser = overlap)]
     pub window_overlap: Option<f64>,
     /// How positions are weighted where windows overlap: equally (`constant`), or more towards the middle of a window (`gaussian`)
     /// [default: constant]
-    #[arg(long, value_name = "HOW", requires = "patch")]
+    #[arg(long, value_name = "HOW", requires_all = ["patch", "validation"])]
     pub window_blend: Option<Blend>,
     /// Draw samples at random instead of using each once per epoch: with `classes`, every class equally often; with `weights`, in
     /// proportion to the column `weight` of a table. --shuffle is the seed
@@ -88,7 +88,7 @@ pub struct LookArguments {
     #[arg(long, value_name = "FILE.png", requires = "show")]
     pub out: Option<PathBuf>,
     /// Draw samples in the training order of the first epoch with this seed
-    #[arg(long, value_name = "SEED")]
+    #[arg(long, value_name = "SEED", requires = "show")]
     pub shuffle: Option<u64>,
     /// The number of pixels along each side of an image
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=4096))]

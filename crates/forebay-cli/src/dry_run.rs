@@ -9,10 +9,12 @@ use serde_json::{Value, json};
 use crate::arguments::{MemoryKind, TrainArguments};
 use crate::failure::Failure;
 use crate::feeding;
-use crate::limits::{tell_of_budget, tell_of_limit};
+use crate::limits::{plan_validation, tell_of_budget, tell_of_limit};
+use crate::metrics;
 use crate::opening::{self, Opened};
 use crate::output;
 use crate::processes::Processes;
+use crate::records::Records;
 use crate::report::{Report, say_json};
 use crate::train::check_outputs;
 use crate::untrained::{tell_of_probabilities, tell_of_untrained};
@@ -25,11 +27,14 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
     check_outputs(arguments)?;
     let folders = [&arguments.checkpoint, &arguments.records.best_checkpoint];
     folders.into_iter().flatten().try_for_each(|folder| output::check_folder(folder))?;
-    let Opened { model, trainer, mut data, validation, sampler, batch_size, shuffle, .. } =
+    let Opened { model, options, mut trainer, mut data, validation, sampler, batch_size, shuffle, .. } =
         opening::open(arguments, &Processes::default())?;
+    plan_validation(&mut trainer, arguments, batch_size, validation.as_ref()).map_err(Failure::Failed)?;
     let (model, trainer) = (&model, &trainer);
     let per_epoch = sampler.steps_per_epoch();
-    let steps = opening::steps(arguments, per_epoch)?;
+    let steps = opening::steps_in_all(arguments, per_epoch, trainer.step_count())?;
+    let names = metrics::names(&options.training.loss, &arguments.metrics)?;
+    Records::check(&arguments.records, trainer.step_count(), names)?;
     arguments.schedule.schedule(steps)?;
     arguments.training.gradients.schedules(steps)?;
     feeding::augment(&mut data, &arguments.reading.augment, shuffle, Some(trainer));
@@ -42,7 +47,7 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
         (Some(name), Some(set)) => Some(opening::found(&name, &set)?),
         _ => None,
     };
-    let disk = disk(arguments, trainer)?;
+    let disk = disk(arguments, trainer, steps)?;
     tell_of_untrained(model)?;
     tell_of_probabilities(model, &arguments.training);
     tell_of_limit(trainer.memory_limit());
@@ -60,13 +65,15 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
         limit: trainer.memory_limit(),
         explanation: None,
     };
+    // JSON has no names that are not UTF-8.
+    let path = arguments.model.display().to_string();
     if arguments.report.json {
         let found = data.description()?;
         let mut object = report.json();
         let disk: Vec<Value> = disk.iter().map(Need::json).collect();
         for (key, value) in [
             ("ready", json!(true)),
-            ("model", json!({"path": arguments.model, "parameters": parameters, "checkpoint_bytes": state_bytes})),
+            ("model", json!({"path": path, "parameters": parameters, "checkpoint_bytes": state_bytes})),
             (
                 "data",
                 json!({
@@ -91,7 +98,6 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
         return say_json(object);
     }
     let line = |name: &str, text: String| output::say(&format!("{name:<16} {text}"));
-    let path = arguments.model.display();
     line("model", format!("{path}: {parameters} parameters, {} with the training state", format_bytes(state_bytes)));
     line("data", opening::found(&arguments.data, data)?);
     validation.into_iter().for_each(|found| line("validation", found));
@@ -123,27 +129,32 @@ struct Need {
 impl Need {
     fn json(&self) -> Value {
         let Need { what, folder, needed_bytes, free_bytes } = self;
+        let folder = folder.display().to_string();
         json!({"what": what, "folder": folder, "needed_bytes": needed_bytes, "free_bytes": free_bytes})
     }
 }
 
-/// Returns the space that a run needs on its disks.
+/// Returns the space that a run up to a step needs on its disks.
 ///
 /// # Errors
 /// Fails if a disk has too little space or does not report its free space.
-fn disk(arguments: &TrainArguments, trainer: &Trainer) -> Result<Vec<Need>, Failure> {
+fn disk(arguments: &TrainArguments, trainer: &Trainer, steps: u64) -> Result<Vec<Need>, Failure> {
     let state_bytes = trainer.checkpoint_bytes();
-    let model_bytes = std::fs::metadata(&arguments.model).map_or(0, |found| found.len());
+    // Weights can be outside the model's file.
+    let weight_bytes = trainer.parameter_count().saturating_mul(4);
+    let model_bytes = std::fs::metadata(&arguments.model).map_or(0, |found| found.len()).max(weight_bytes);
     let spill_bytes = trainer.statistics().spill_bytes;
     let parent = |path: &Path| match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_path_buf(),
         _ => PathBuf::from("."),
     };
-    // The old checkpoint is kept until the new one is complete.
-    let checkpoint_bytes = state_bytes.saturating_mul(2);
+    // The old checkpoints are kept until the new one is complete.
+    let left = steps.saturating_sub(trainer.step_count());
+    let written = arguments.checkpoint_every.map_or(0, |every| left / every).saturating_add(1);
+    let old = arguments.keep_checkpoints.unwrap_or(1).min(written);
     let wanted = [
-        ("checkpoints", arguments.checkpoint.clone(), checkpoint_bytes),
-        ("the checkpoint of the lowest loss", arguments.records.best_checkpoint.clone(), checkpoint_bytes),
+        ("checkpoints", arguments.checkpoint.clone(), state_bytes.saturating_mul(old.saturating_add(1))),
+        ("the checkpoint of the lowest loss", arguments.records.best_checkpoint.clone(), state_bytes.saturating_mul(2)),
         ("the trained model", arguments.save.as_deref().map(parent), model_bytes),
         ("the model of averages", arguments.save_ema.as_deref().map(parent), model_bytes),
         ("what is spilled", arguments.device.spill_dir.clone().filter(|_| spill_bytes > 0), spill_bytes),

@@ -12,6 +12,10 @@ pub enum Failure {
     Usage(String),
     /// Something could not be done.
     Failed(String),
+    /// The device failed in the middle of its work, so the values on it may be those of half a step.
+    Device(String),
+    /// A loss or a gradient is not a finite number, so the values that it was computed from may be useless.
+    Numbers(String),
     /// The user interrupted the program; everything was saved.
     Interrupted(String),
 }
@@ -21,18 +25,24 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::Usage(_) => 2,
-            Failure::Failed(_) => 1,
+            Failure::Failed(_) | Failure::Device(_) | Failure::Numbers(_) => 1,
             Failure::Interrupted(_) => 130,
         }
     }
 
     /// Returns the same failure, prefixed with the place where it happened.
     pub fn at(self, place: &str) -> Failure {
-        let add = |text| format!("{place}: {text}");
+        self.map(|text| format!("{place}: {text}"))
+    }
+
+    /// Returns the same failure with another text.
+    pub fn map(self, change: impl FnOnce(String) -> String) -> Failure {
         match self {
-            Failure::Usage(text) => Failure::Usage(add(text)),
-            Failure::Failed(text) => Failure::Failed(add(text)),
-            Failure::Interrupted(text) => Failure::Interrupted(add(text)),
+            Failure::Usage(text) => Failure::Usage(change(text)),
+            Failure::Failed(text) => Failure::Failed(change(text)),
+            Failure::Device(text) => Failure::Device(change(text)),
+            Failure::Numbers(text) => Failure::Numbers(change(text)),
+            Failure::Interrupted(text) => Failure::Interrupted(change(text)),
         }
     }
 }
@@ -40,7 +50,11 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Usage(text) | Failure::Failed(text) | Failure::Interrupted(text) => f.write_str(text),
+            Failure::Usage(text)
+            | Failure::Failed(text)
+            | Failure::Device(text)
+            | Failure::Numbers(text)
+            | Failure::Interrupted(text) => f.write_str(text),
         }
     }
 }
@@ -49,6 +63,8 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match error {
             Error::Option { .. } => Failure::Usage(error.to_string()),
+            Error::Device { .. } | Error::Runtime(_) => Failure::Device(error.to_string()),
+            Error::NanLoss { .. } | Error::NanGradients { .. } => Failure::Numbers(error.to_string()),
             _ => Failure::Failed(error.to_string()),
         }
     }

@@ -161,7 +161,7 @@ pub fn training_sampler(
 /// Returns the sampler, which determines the samples of each batch.
 ///
 /// # Errors
-/// Fails if buckets are by a size that the model does not leave open, or if all samples of the data set have one size.
+/// Fails if buckets are by a size that the model does not leave open.
 pub fn sampler(
     set: &DataSet,
     model: &Model,
@@ -189,7 +189,8 @@ pub fn sampler(
     let bucket = |sample| Some(set.sample_shapes(sample)?.get(input)?.get(axis)?.next_multiple_of(multiple));
     match (0..set.sample_count()).map(bucket).collect() {
         Some(buckets) => Ok(Sampler::by_buckets(buckets, batch_size, seed)),
-        None => Err(Failure::Usage(format!("--bucket-by {size}: all samples of the data set have the same size"))),
+        // All samples have the same size, so they share a bucket.
+        None => Ok(Sampler::new(set.sample_count(), batch_size, seed)),
     }
 }
 

@@ -8,6 +8,7 @@ use forebay::training::{Clipping, Curve, ParameterGroup, Schedule, TrainingOptio
 
 use crate::device_arguments::positive_count;
 use crate::failure::Failure;
+use crate::numbers::below_one;
 use crate::schedule_arguments::ScheduleArguments;
 
 /// Gradient clipping and parameter groups.
@@ -31,7 +32,7 @@ pub struct GradientArguments {
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub accumulate: Option<u64>,
     /// Keep an exponential moving average of every parameter, with this decay (such as 0.999)
-    #[arg(long, value_name = "DECAY", value_parser = decay)]
+    #[arg(long, value_name = "DECAY", value_parser = below_one)]
     pub ema: Option<f32>,
     /// Use separate settings for parameters whose names match: lr (a factor of the learning rate), decay (instead of --weight-decay),
     /// freeze, schedule (a separate schedule, with its flags without dashes: schedule=step,step-size=30,gamma=0.5; lists use slashes:
@@ -94,14 +95,6 @@ impl GradientArguments {
     /// Returns the number of parts in which a step processes its batch.
     pub fn parts(&self) -> u64 {
         self.accumulate.unwrap_or(1)
-    }
-}
-
-fn decay(text: &str) -> Result<f32, String> {
-    match text.parse::<f32>() {
-        Ok(number) if (0.0..1.0).contains(&number) => Ok(number),
-        Ok(_) => Err("expected a number of at least 0 and below 1".to_owned()),
-        Err(_) => Err("not a number".to_owned()),
     }
 }
 

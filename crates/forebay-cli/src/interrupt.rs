@@ -1,6 +1,9 @@
-//! Ctrl-C handling: the first one requests a stop after the current step, the second one ends the program at once.
+//! Ctrl-C handling: the first one requests a stop after the current step, the second one ends the program at once. A request to terminate
+//! and a hang-up count as Ctrl-C, except for a hang-up that the program was told to ignore (`nohup`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use forebay_device::signals;
 
 use crate::failure::Failure;
 use crate::output;
@@ -12,13 +15,14 @@ static REQUESTED: AtomicBool = AtomicBool::new(false);
 /// # Errors
 /// Fails if the system does not allow it.
 pub fn listen() -> Result<(), Failure> {
-    ctrlc::set_handler(|| {
+    let stop = || {
         if REQUESTED.swap(true, Ordering::SeqCst) {
             forebay::files::exit(130);
         }
         output::complain("interrupted: finishing the step (press Ctrl-C again to stop at once)");
-    })
-    .map_err(|error| Failure::Failed(format!("cannot listen for Ctrl-C: {error}")))
+    };
+    signals::keep_hang_ups_ignored(|| ctrlc::set_handler(stop))
+        .map_err(|error| Failure::Failed(format!("cannot listen for Ctrl-C: {error}")))
 }
 
 /// Returns whether the user requested a stop.

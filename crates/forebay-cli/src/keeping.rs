@@ -18,6 +18,8 @@ pub struct Keeper {
     /// Folders for checkpoints that would otherwise be lost, the best one first.
     elsewhere: Vec<PathBuf>,
     started: SystemTime,
+    /// The folder from which the run resumed. Its checkpoint can be replaced by a later one of the same run.
+    resumed: Option<PathBuf>,
     /// The step of the checkpoint in the specified folder, if this run knows it.
     kept: Option<u64>,
     /// The number of latest checkpoints to keep.
@@ -44,7 +46,7 @@ impl Keeper {
         {
             output::complain(&words);
         }
-        Ok(Keeper { folder, elsewhere, started: SystemTime::now(), kept: None, last: None })
+        Ok(Keeper { folder, elsewhere, started: SystemTime::now(), resumed: None, kept: None, last: None })
     }
 
     /// Keeps the latest checkpoints, each in a separate folder.
@@ -59,14 +61,10 @@ impl Keeper {
 
     /// Records that the run resumed from the checkpoint in a folder.
     pub fn resumed(&mut self, folder: &Path, step: u64) {
-        if self.is_asked_for(folder) {
+        if self.folder().is_some_and(|asked| is_same(asked, folder)) {
             self.kept = Some(step);
         }
-    }
-
-    /// Returns whether this is the specified folder.
-    pub fn is_asked_for(&self, folder: &Path) -> bool {
-        self.folder().is_some_and(|asked| is_same(asked, folder))
+        self.resumed = Some(folder.to_owned());
     }
 
     /// Returns whether the specified folder has the checkpoint of a step.
@@ -106,14 +104,15 @@ impl Keeper {
     }
 
     /// Writes a checkpoint that would otherwise be lost with `write` to the first folder where that succeeds, and returns the folder. A
-    /// folder in which another run left a checkpoint since this run started is not touched.
+    /// folder with the checkpoint of another run is not touched: someone may still want to resume from there.
     ///
     /// # Errors
     /// Returns the error of the last folder.
     pub fn rescue(&self, write: impl Fn(&CheckpointFolder) -> Result<(), Error>) -> Result<PathBuf, Failure> {
         let mut last = Failure::Failed("there is no folder for a checkpoint".to_owned());
         for folder in &self.elsewhere {
-            if Checkpoint::written_at(folder).is_some_and(|written| written >= self.started) {
+            let is_own = self.resumed.as_deref().is_some_and(|resumed| is_same(resumed, folder));
+            if Checkpoint::written_at(folder).is_some_and(|written| written >= self.started || !is_own) {
                 output::complain(&format!("note: {} contains the checkpoint of another run", folder.display()));
                 continue;
             }
@@ -127,21 +126,29 @@ impl Keeper {
     }
 }
 
-/// Returns folders for checkpoints that would otherwise be lost: the usual one, one next to the saved model, and one for temporary files.
+/// Returns folders for checkpoints that would otherwise be lost: the usual one, one that no other run has, one next to the saved model, and
+/// one for temporary files.
 fn elsewhere(asked: Option<&Path>, save: Option<&Path>) -> Vec<PathBuf> {
     let next_to_model = save
         .and_then(Path::parent)
         .filter(|folder| !folder.as_os_str().is_empty() && !folder.starts_with("/dev") && !folder.starts_with("/proc"));
-    let temporary = std::env::temp_dir().join(format!("{USUAL}-{}", std::process::id()));
-    let mut folders = vec![PathBuf::from(USUAL)];
+    let own = format!("{USUAL}-{}", std::process::id());
+    let mut folders = vec![PathBuf::from(USUAL), unused(Path::new(""), &own)];
     folders.extend(next_to_model.map(|folder| folder.join(USUAL)));
-    folders.push(temporary);
+    folders.push(unused(&std::env::temp_dir(), &own));
     folders.retain(|folder| !asked.is_some_and(|asked| is_same(asked, folder)));
     folders
 }
 
+/// Returns the path of a name in a folder, with a number if others are taken: in containers, many runs have the same process number.
+fn unused(folder: &Path, name: &str) -> PathBuf {
+    let first = folder.join(name);
+    let numbered = (2_u32..).map(|count| folder.join(format!("{name}-{count}")));
+    std::iter::once(first.clone()).chain(numbered).find(|path| !path.exists()).unwrap_or(first)
+}
+
 /// Returns whether two paths name the same folder.
-fn is_same(one: &Path, other: &Path) -> bool {
+pub fn is_same(one: &Path, other: &Path) -> bool {
     let real = |path: &Path| std::fs::canonicalize(path).ok();
     one == other || (real(one).is_some() && real(one) == real(other))
 }
@@ -178,10 +185,17 @@ mod tests {
         checkpoint.step = 3;
         let started = SystemTime::UNIX_EPOCH;
         checkpoint.write(&taken).unwrap();
-        let elsewhere = vec![bad.clone(), taken, good.clone()];
-        let keeper = Keeper { folder: None, elsewhere: elsewhere.clone(), started, kept: None, last: None };
+        let elsewhere = vec![bad.clone(), taken.clone(), good.clone()];
+        let mut keeper =
+            Keeper { folder: None, elsewhere: elsewhere.clone(), started, resumed: None, kept: None, last: None };
         assert_eq!(keeper.rescue(|folder| folder.write(&checkpoint)).unwrap(), good);
         assert_eq!(Checkpoint::read(&good).unwrap().step, 3);
+        std::fs::remove_dir_all(&good).unwrap();
+        // The checkpoint of an earlier run stays, except if this run resumed from it.
+        keeper.started = SystemTime::now();
+        assert_eq!(keeper.rescue(|folder| folder.write(&checkpoint)).unwrap(), good);
+        keeper.resumed(&taken, 3);
+        assert_eq!(keeper.rescue(|folder| folder.write(&checkpoint)).unwrap(), taken);
         let words = next_uses(&elsewhere).unwrap();
         assert!(words.contains("file/below") && words.contains("taken") && words.contains("--checkpoint"), "{words}");
         assert!(next_uses(&elsewhere[1..]).is_none());
@@ -191,9 +205,19 @@ mod tests {
     #[test]
     fn the_folder_that_was_asked_for_is_no_other_place() {
         let places = |asked: Option<&str>, save: Option<&str>| elsewhere(asked.map(Path::new), save.map(Path::new));
-        assert_eq!(places(None, None).len(), 2);
-        assert_eq!(places(Some(USUAL), None).len(), 1);
-        assert_eq!(places(None, Some("models/m.onnx"))[1], Path::new("models").join(USUAL));
-        assert_eq!(places(None, Some("/dev/null")).len(), 2);
+        assert_eq!(places(None, None).len(), 3);
+        assert_eq!(places(Some(USUAL), None).len(), 2);
+        assert_eq!(places(None, Some("models/m.onnx"))[2], Path::new("models").join(USUAL));
+        assert_eq!(places(None, Some("/dev/null")).len(), 3);
+    }
+
+    #[test]
+    fn runs_with_the_same_process_number_have_different_places() {
+        let folder = tempfile::tempdir().unwrap();
+        for expected in ["run-1", "run-1-2", "run-1-3"] {
+            let place = unused(folder.path(), "run-1");
+            assert_eq!(place, folder.path().join(expected));
+            std::fs::create_dir(place).unwrap();
+        }
     }
 }

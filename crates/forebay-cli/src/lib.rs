@@ -32,6 +32,7 @@
 //! | [`untrained`] | the parts of a model that are not trained |
 //! | [`validation`] | the results of validation, as text and as JSON |
 //! | [`config_file`] | a file of flags |
+//! | [`environment`] | which variables of the environment count |
 //! | [`opening`] | what training starts from |
 //! | [`dry_run`] | whether a run can start, and what it needs |
 //! | [`feeding`] | conversion of data sets and arrays to the inputs of a model |
@@ -64,6 +65,7 @@ mod data_arguments;
 mod device_arguments;
 mod devices;
 mod dry_run;
+mod environment;
 mod epoch_loss;
 mod escape;
 mod event_file;
@@ -127,6 +129,7 @@ pub fn run_command_line(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(expanded) => expanded,
         Err(failure) => return complain(&failure),
     };
+    let root = environment::settled(root, &arguments);
     let parsed = root.clone().try_get_matches_from(arguments);
     let parsed = parsed.and_then(|matches| Ok((Arguments::from_arg_matches(&matches)?, matches)));
     let (mut arguments, matches) = match parsed {
@@ -143,6 +146,11 @@ pub fn run_command_line(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         match &mut arguments.command {
             Command::Train(arguments) => arguments.configuration = config_file::effective(matches, &root, command),
             Command::Run(arguments) => arguments.configuration = config_file::effective(matches, &root, command),
+            Command::Plan(arguments) => {
+                if let Err(failure) = plan::refuse_training_flags(arguments, matches) {
+                    return complain(&failure);
+                }
+            }
             _ => {}
         }
     }

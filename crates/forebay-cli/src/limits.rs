@@ -18,15 +18,18 @@ pub fn tell_of_budget(device: &DeviceArguments, excludes_process: bool) {
     }
 }
 
-/// Plans the validation of a run before its first step, and warns if no plan fits: predictions of a batch take memory that training does
-/// not need. Sizes that vary are only known later; for whole volumes, the largest is planned.
-pub fn tell_of_validation(
+/// Plans the validation of a run before its first step: predictions of a batch take memory that training does not need. Sizes that vary are
+/// only known later; for whole volumes, the largest is planned.
+///
+/// # Errors
+/// Returns why validation will fail if no plan fits.
+pub fn plan_validation(
     trainer: &mut Trainer,
     arguments: &TrainArguments,
     batch_size: u64,
     validation: Option<&DataSet>,
-) {
-    let Some((data, set)) = arguments.validation().zip(validation) else { return };
+) -> Result<(), String> {
+    let Some((data, set)) = arguments.validation().zip(validation) else { return Ok(()) };
     let planned = match arguments.reading.windows(arguments.pad_to) {
         Some(windows) => {
             let axes = windows.sizes.len();
@@ -40,11 +43,11 @@ pub fn tell_of_validation(
         None if arguments.bucket_by.is_some() || arguments.pad_to.is_some() => Ok(()),
         None => trainer.plan_evaluation((batch_size / arguments.training.gradients.parts()).max(1)),
     };
-    if let Err(error) = planned {
+    planned.map_err(|error| {
         let is_whole = arguments.reading.validate_by == Some(ValidateBy::Whole) && arguments.pad_to.is_none();
         let way_out = if is_whole { " (--pad-to 16 pads volumes with zeros to a multiple of 16)" } else { "" };
-        output::complain(&format!("warning: validation on {data} will fail after training: {error}{way_out}"));
-    }
+        format!("validation on {data} will fail after training: {error}{way_out}")
+    })
 }
 
 /// Reports that a run stays within a limit that no flag specified.

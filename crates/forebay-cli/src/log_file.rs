@@ -50,27 +50,26 @@ pub struct LogFile {
 }
 
 impl LogFile {
+    /// Checks that [`LogFile::new`] can continue an earlier record, without changing anything.
+    ///
+    /// # Errors
+    /// Fails if the file holds something other than such a record.
+    pub fn check(path: &Path, done: u64, metrics: Vec<String>) -> Result<(), Failure> {
+        let (_, _, header) = layout(path, metrics);
+        kept(path, header.as_deref(), done).map(drop)
+    }
+
     /// Starts a record of steps and of validations with these metrics. Lines of an earlier record are kept up to step `done`, if the run
     /// resumes from there.
     ///
     /// # Errors
     /// Fails if the file cannot be written, or holds something other than such a record.
     pub fn new(path: &Path, done: u64, metrics: Vec<String>) -> Result<LogFile, Failure> {
-        let form = match path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv")) {
-            true => Form::Table,
-            false => Form::Json,
-        };
-        // A matrix does not fit in a table, and a metric can be one of the columns that are always there.
-        let is_column = |name: &String| form == Form::Json || (name != CONFUSION && !KEYS.contains(&name.as_str()));
-        let metrics: Vec<String> = metrics.into_iter().filter(is_column).collect();
-        let columns = (form == Form::Table).then(|| columns(&metrics).join(","));
-        let earlier = match done > 0 && path.is_file() {
-            true => kept(path, columns.as_deref(), done)?,
-            false => Vec::new(),
-        };
+        let (form, metrics, header) = layout(path, metrics);
+        let earlier = kept(path, header.as_deref(), done)?;
         let refused = |error: std::io::Error| output::refused(path, &error);
         let mut file = BufWriter::new(File::create(path).map_err(refused)?);
-        let lines = columns.into_iter().chain(earlier);
+        let lines = header.into_iter().chain(earlier);
         lines.into_iter().try_for_each(|line| writeln!(file, "{line}")).map_err(refused)?;
         file.flush().map_err(refused)?;
         Ok(LogFile { path: path.to_owned(), file, form, metrics, is_broken: false })
@@ -133,6 +132,19 @@ pub fn validation_line(step: u64, epoch: u64, numbers: &Value) -> Value {
     line
 }
 
+/// Returns the format of a record in this file, its metrics, and the header of a table.
+fn layout(path: &Path, metrics: Vec<String>) -> (Form, Vec<String>, Option<String>) {
+    let form = match path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv")) {
+        true => Form::Table,
+        false => Form::Json,
+    };
+    // A matrix does not fit in a table, and a metric can be one of the columns that are always there.
+    let is_column = |name: &String| form == Form::Json || (name != CONFUSION && !KEYS.contains(&name.as_str()));
+    let metrics: Vec<String> = metrics.into_iter().filter(is_column).collect();
+    let header = (form == Form::Table).then(|| columns(&metrics).join(","));
+    (form, metrics, header)
+}
+
 /// Returns the keys, which are also the columns, in order.
 fn columns(metrics: &[String]) -> Vec<&str> {
     let more = metrics.iter().map(String::as_str).filter(|name| !KEYS.contains(name));
@@ -148,8 +160,11 @@ fn cell(value: Option<&Value>) -> String {
     }
 }
 
-/// Returns the lines of an earlier record up to a step.
+/// Returns the lines of an earlier record, if any, up to step `done`.
 fn kept(path: &Path, columns: Option<&str>, done: u64) -> Result<Vec<String>, Failure> {
+    if done == 0 || !path.is_file() {
+        return Ok(Vec::new());
+    }
     let refuse = |reason: String| Failure::Failed(format!("cannot continue {}: {reason}", path.display()));
     let text = forebay_limits::read_text(path, EARLIER_BYTES_MAX).map_err(|error| refuse(error.to_string()))?;
     let mut lines = text.lines();

@@ -15,7 +15,7 @@ pub struct LoraArguments {
     /// for weights of MatMul, Gemm, ungrouped Conv, and Gather; can be repeated
     #[arg(long, value_name = "PATTERN")]
     pub lora: Vec<String>,
-    /// The rank of adapters [default: 8]
+    /// The rank of adapters, from 1 to 65536 [default: 8]
     #[arg(long, value_name = "R", value_parser = positive_count, requires = "lora")]
     pub rank: Option<u64>,
     /// Multiply the output of adapters by A / R [default: R]

@@ -54,7 +54,8 @@ pub enum ActivationKind {
 /// The flags of losses.
 #[derive(Args, Debug, Default)]
 pub struct LossArguments {
-    /// For softmax-cross-entropy, focal, dice, dice-ce and tversky: a weight per class, as in 1,2,5
+    /// For softmax-cross-entropy, focal, dice, dice-ce and tversky: a weight per class, as in 1,2,5; with --multi-label, the weights of
+    /// dice-ce apply to Dice only
     #[arg(long, value_name = "X,X,..", value_delimiter = ',', value_parser = not_negative)]
     pub class_weights: Vec<f32>,
     /// For softmax-cross-entropy: the share of each label's probability that is spread over all classes [default: 0]

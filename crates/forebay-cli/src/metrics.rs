@@ -15,6 +15,14 @@ pub fn of_validation(loss: &Loss, chosen: &[Metric]) -> Result<Metrics, Failure>
     Metrics::new(loss, &chosen).map_err(|error| Failure::Usage(format!("--metrics: {error}")))
 }
 
+/// Returns the names of these metrics.
+///
+/// # Errors
+/// Fails if a metric does not fit the loss.
+pub fn names(loss: &Loss, chosen: &[Metric]) -> Result<Vec<String>, Failure> {
+    Ok(of_validation(loss, chosen)?.chosen().iter().map(|metric| metric.to_string()).collect())
+}
+
 /// Adds metrics, if any, to a report by name.
 pub fn add_to(report: &mut Value, metrics: &Metrics) {
     if metrics.chosen().is_empty() {

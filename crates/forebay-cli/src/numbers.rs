@@ -1,15 +1,21 @@
 //! Parsing numbers in flags.
 
+use std::str::FromStr;
+
 /// Parses a finite number.
 ///
 /// # Errors
 /// Fails if the text is not such a number.
 pub fn number(text: &str) -> Result<f32, String> {
-    match text.parse::<f32>() {
-        Ok(number) if number.is_finite() => Ok(number),
-        Ok(_) => Err("expected a finite number".to_owned()),
-        Err(_) => Err("not a number".to_owned()),
-    }
+    finite(text, f64::MIN)
+}
+
+/// Like [`number`], in double precision.
+///
+/// # Errors
+/// Fails if the text is not such a number.
+pub fn number_f64(text: &str) -> Result<f64, String> {
+    finite(text, f64::MIN)
 }
 
 /// Parses a finite number of at least 0.
@@ -17,10 +23,24 @@ pub fn number(text: &str) -> Result<f32, String> {
 /// # Errors
 /// Fails if the text is not such a number.
 pub fn not_negative(text: &str) -> Result<f32, String> {
-    match text.parse::<f32>() {
-        Ok(number) if number >= 0.0 && number.is_finite() => Ok(number),
-        Ok(_) => Err("expected a finite number of at least 0".to_owned()),
-        Err(_) => Err("not a number".to_owned()),
+    finite(text, 0.0)
+}
+
+/// Like [`not_negative`], in double precision.
+///
+/// # Errors
+/// Fails if the text is not such a number.
+pub fn not_negative_f64(text: &str) -> Result<f64, String> {
+    finite(text, 0.0)
+}
+
+/// Parses a finite number of at least `least`, which is 0 or the smallest number.
+fn finite<T: FromStr + Copy + Into<f64>>(text: &str, least: f64) -> Result<T, String> {
+    let number: T = text.parse().map_err(|_| "not a number".to_owned())?;
+    match number.into() {
+        wide if wide.is_finite() && wide >= least => Ok(number),
+        _ if least < 0.0 => Err("expected a finite number".to_owned()),
+        _ => Err("expected a finite number of at least 0".to_owned()),
     }
 }
 

@@ -9,6 +9,7 @@ use crate::arguments::{OnNanKind, TrainArguments};
 use crate::budget_file::BudgetFile;
 use crate::failure::Failure;
 use crate::feeding;
+use crate::keeping::is_same;
 use crate::metrics;
 use crate::output;
 use crate::plan::warn_of_unknown_costs;
@@ -61,9 +62,10 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     }
     let checkpoint = arguments.resume.as_ref().map(Checkpoint::read).transpose()?;
     let position = checkpoint.as_ref().map(|checkpoint| &checkpoint.position);
-    let earlier = |key: &str| position.and_then(|position| position.get(key)).and_then(Value::as_u64);
-    let shuffle = agreed("--shuffle", arguments.shuffle, position.map(|_| earlier("shuffle")))?;
-    let asked = agreed("--batch-size", arguments.training.batch_size, position.map(|_| earlier("batch_size")))?;
+    // Checkpoints of other programs say nothing about batches.
+    let earlier = |key: &str| Some(position?.get(key)?.as_u64());
+    let shuffle = agreed("--shuffle", arguments.shuffle, earlier("shuffle"))?;
+    let asked = agreed("--batch-size", arguments.training.batch_size, earlier("batch_size"))?;
     let mut options = TrainerOptions::new(training_options(&arguments.training, shuffle.unwrap_or(0))?);
     metrics::of_validation(&options.training.loss, &arguments.metrics)?;
     options.engine = arguments.device.options(arguments.trace.trace.is_some());
@@ -131,6 +133,7 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
         trainer.plan_gradients().map_err(|error| Failure::from(error).at("--histograms gradients"))?;
     }
     if let Some(validation) = &mut validation {
+        validation.number_classes_like(&data)?;
         feeding::keep_less(validation, &data, &trainer);
     }
     let mut digest = None;
@@ -178,14 +181,29 @@ fn soft_loss(loss: &Loss) -> Result<Loss, Failure> {
     loss.soft().ok_or_else(|| Failure::Usage(reason.to_owned()))
 }
 
-/// Returns the total number of steps, including those before a checkpoint.
+/// Returns the total number of steps, including the `done` steps before a checkpoint.
 ///
 /// # Errors
-/// Fails if the number is out of range.
-pub fn steps(arguments: &TrainArguments, steps_per_epoch: u64) -> Result<u64, Failure> {
+/// Fails if the number is out of range, or if there is nothing left to do.
+pub fn steps_in_all(arguments: &TrainArguments, steps_per_epoch: u64, done: u64) -> Result<u64, Failure> {
     let epochs = arguments.epochs.unwrap_or(1);
     let steps = arguments.steps.or_else(|| epochs.checked_mul(steps_per_epoch));
-    steps.ok_or_else(|| Failure::Usage(format!("the number of steps in {epochs} epochs is too large")))
+    let too_large = || Failure::Usage(format!("the number of steps in {epochs} epochs is too large"));
+    let steps = steps.ok_or_else(too_large)?;
+    if done < steps {
+        return Ok(steps);
+    }
+    let folders = arguments.checkpoint.as_deref().zip(arguments.resume.as_deref());
+    let asks_for_checkpoint = folders.is_some_and(|(asked, resumed)| !is_same(asked, resumed));
+    let saves = [&arguments.save, &arguments.save_ema, &arguments.save_adapters].into_iter().any(Option::is_some);
+    if !saves && arguments.validation().is_none() && !asks_for_checkpoint {
+        return Err(Failure::Usage(format!(
+            "the checkpoint is at step {done}, so there is nothing left to do up to step {steps}; --steps and --epochs \
+             count from the beginning (--save writes the model as it is)"
+        )));
+    }
+    output::complain(&format!("note: the checkpoint is at step {done} of {steps}, so no step is left to train"));
+    Ok(done)
 }
 
 /// Describes the contents of a data set in one line.

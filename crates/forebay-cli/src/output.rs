@@ -1,5 +1,6 @@
 //! Printing, and files that appear whole or not at all.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Mutex;
@@ -99,6 +100,26 @@ pub fn check_existing(path: &Path) -> Result<(), Failure> {
     }
 }
 
+/// Checks that flags name different files, because one of them would replace the other. Devices such as `/dev/null` take several.
+///
+/// # Errors
+/// Names two flags with the same file.
+pub fn check_different(files: &[(&str, &Path)]) -> Result<(), Failure> {
+    let place = |path: &Path| {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        std::fs::canonicalize(folder).ok().zip(path.file_name().map(ToOwned::to_owned))
+    };
+    let mut places = BTreeMap::new();
+    for (flag, path) in files.iter().filter(|(_, path)| !path.starts_with("/dev") || path.starts_with("/dev/shm")) {
+        let Some(place) = place(path) else { continue };
+        if let Some(other) = places.insert(place, flag) {
+            let path = path.display();
+            return Err(Failure::Usage(format!("{other} and {flag} both write {path}; name different files")));
+        }
+    }
+    Ok(())
+}
+
 /// Fails now if files could not be written into a folder later. A missing folder is not created yet.
 ///
 /// # Errors
@@ -141,5 +162,16 @@ mod tests {
         assert!(check_writable(&folder.path().join("none/model.onnx")).is_err());
         write(&folder.path().join("file"), "text").unwrap();
         assert!(check_folder(&folder.path().join("file/deep")).is_err());
+    }
+
+    #[test]
+    fn two_flags_do_not_write_one_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let [a, b] = ["a", "./a"].map(|name| folder.path().join(name));
+        let text = check_different(&[("--log", a.as_path()), ("--trace", b.as_path())]).unwrap_err().to_string();
+        assert!(text.starts_with("--log and --trace both write "), "{text}");
+        let (null, other) = (Path::new("/dev/null"), folder.path().join("b"));
+        let files = [("--log", a.as_path()), ("--trace", other.as_path()), ("--save", null), ("--report", null)];
+        check_different(&files).unwrap();
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, Command};
 use forebay::documents::{self, Unknown};
 use forebay::format_bytes;
 use forebay::{
@@ -11,7 +13,7 @@ use forebay::{
 };
 use serde_json::{self, Value};
 
-use crate::arguments::{MemoryKind, PlanArguments};
+use crate::arguments::{MemoryKind, PlanArguments, TrainingArguments, UpdatesArguments};
 use crate::failure::Failure;
 use crate::limits::tell_of_budget;
 use crate::output;
@@ -20,6 +22,26 @@ use crate::progress::Waiting;
 use crate::report::{Report, say_json};
 use crate::scaling::Scaling;
 use crate::training_options::training_options;
+
+/// Rejects flags on the command line that only apply to training if the plan is not that of a training step.
+///
+/// # Errors
+/// Names the first such flag.
+pub fn refuse_training_flags(arguments: &PlanArguments, matches: &ArgMatches) -> Result<(), Failure> {
+    if arguments.train {
+        return Ok(());
+    }
+    let of_training = UpdatesArguments::augment_args(TrainingArguments::augment_args(Command::new("plan")));
+    let is_misplaced = |arg: &&Arg| {
+        let id = arg.get_id().as_str();
+        let is_general = ["batch_size", "size"].contains(&id);
+        !is_general && matches.value_source(id) == Some(ValueSource::CommandLine)
+    };
+    match of_training.get_arguments().find(is_misplaced).and_then(Arg::get_long) {
+        Some(flag) => Err(Failure::Usage(format!("--{flag} only applies to a training step; add --train"))),
+        None => Ok(()),
+    }
+}
 
 /// Explains a plan.
 ///
@@ -101,11 +123,12 @@ fn scaled(
     arguments: &PlanArguments,
     machine: Option<&MachineDescription>,
     device: &mut DeviceOptions,
-) -> Option<(u64, Option<Network>)> {
+) -> Option<(u64, Network)> {
     let processes = arguments.ranks?;
     device.network = arguments.network;
     device.processes = Some(ProcessGroup::for_plans(processes as usize));
-    Some((processes, arguments.network.or(machine.map(|machine| machine.network))))
+    let network = arguments.network.or(machine.map(|machine| machine.network));
+    Some((processes, network.unwrap_or_default()))
 }
 
 /// Explains why a model has no plan before it runs.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::device_arguments::positive_count;
+use crate::numbers::not_negative_f64;
 
 /// The values shown in histograms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -50,7 +51,7 @@ pub struct RecordArguments {
     #[arg(long, value_name = "N", requires = "validation", value_parser = positive_count)]
     pub patience: Option<u64>,
     /// The amount by which a loss must be below the lowest one to count as lower [default: 0]
-    #[arg(long, value_name = "X", requires = "validation")]
+    #[arg(long, value_name = "X", requires = "validation", value_parser = not_negative_f64)]
     pub min_delta: Option<f64>,
     /// Write a checkpoint into this folder whenever a validation finds the lowest loss so far (`forebay export` converts it to a model)
     #[arg(long, value_name = "DIR", requires = "validation")]

@@ -33,6 +33,14 @@ impl Records {
         Records { log: None, events: None, lines: None, parameters_every: None, gradients_every, predictions: None }
     }
 
+    /// Checks that [`Records::new`] can continue the records of an earlier run, without changing anything.
+    ///
+    /// # Errors
+    /// Fails if a file is not one of these records.
+    pub fn check(arguments: &RecordArguments, done: u64, metrics: Vec<String>) -> Result<(), Failure> {
+        arguments.log.as_deref().map_or(Ok(()), |path: &Path| LogFile::check(path, done, metrics))
+    }
+
     /// Starts the records that the flags specify, for a run that resumes from step `done`, with these validation metrics.
     ///
     /// # Errors

@@ -55,6 +55,7 @@ pub fn batches(arguments: &TrainArguments) -> Value {
         "balance": reading.balance.map(|balance| format!("{balance:?}")),
         "augment": Some(changes).filter(|changes| !changes.is_empty()),
         "normalize": reading.normalize.as_ref().map(|normalize| format!("{normalize:?}")),
+        "input_scale": Some(arguments.input_scale).filter(|&scale| scale != 1.0),
     })
 }
 
@@ -63,6 +64,10 @@ pub fn batches(arguments: &TrainArguments) -> Value {
 /// # Errors
 /// Fails if the flags differ from those of the checkpoint.
 pub fn check_batches(arguments: &TrainArguments, position: &Value) -> Result<(), Failure> {
+    // Checkpoints of other programs say nothing about batches.
+    if position.get("batch_size").is_none() {
+        return Ok(());
+    }
     let now = batches(arguments);
     for (flag, key) in [
         ("--bucket-by", "bucket_by"),
@@ -73,10 +78,20 @@ pub fn check_batches(arguments: &TrainArguments, position: &Value) -> Result<(),
         ("--balance", "balance"),
         ("--augment", "augment"),
         ("--normalize", "normalize"),
+        ("--input-scale", "input_scale"),
     ] {
+        // Checkpoints of earlier versions say nothing about this one.
+        if key == "input_scale" && position.get(key).is_none() {
+            continue;
+        }
         let then = position.get(key).unwrap_or(&Value::Null);
         if *then != now[key] {
-            let then = if then.is_null() { "without it".to_owned() } else { format!("with {flag} {then}") };
+            let then = match then {
+                Value::Null => "without it".to_owned(),
+                Value::Number(number) => format!("with {flag} {number}"),
+                Value::String(text) if key == "bucket_by" => format!("with {flag} {text}"),
+                _ => format!("with another {flag} (config.toml in the checkpoint's folder has it)"),
+            };
             return Err(Failure::Usage(format!(
                 "{flag}: the checkpoint was made {then}, and its position does not apply otherwise"
             )));
@@ -105,6 +120,8 @@ pub fn agreed(flag: &str, given: Option<u64>, of_checkpoint: Option<Option<u64>>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arguments::{Arguments, Command};
+    use clap::Parser;
 
     #[test]
     fn a_checkpoint_decides_what_a_step_sees() {
@@ -113,5 +130,40 @@ mod tests {
         assert_eq!(agreed("--shuffle", Some(4), Some(Some(4))).unwrap(), Some(4));
         let error = agreed("--shuffle", Some(3), Some(None)).unwrap_err();
         assert_eq!((error.exit_code(), error.to_string().contains("made without it")), (2, true));
+    }
+
+    #[test]
+    fn batches_are_those_of_the_checkpoint_if_it_knows_them() {
+        let arguments = |flags: &str| {
+            let words = ["forebay", "train", "m.onnx", "--data", "d.npz"].into_iter().chain(flags.split_whitespace());
+            match Arguments::try_parse_from(words).unwrap().command {
+                Command::Train(arguments) => arguments,
+                other => panic!("{other:?}"),
+            }
+        };
+        let position = |flags: &str| {
+            let mut position = batches(&arguments(flags));
+            position["batch_size"] = 8.into();
+            position
+        };
+        let check = |flags: &str, position: &Value| {
+            check_batches(&arguments(flags), position).map_err(|failure| failure.to_string())
+        };
+        for (then, now, words) in [
+            ("--input-scale 0.1", "", "--input-scale: the checkpoint was made with --input-scale 0.1, and"),
+            ("", "--input-scale 0.1", "--input-scale: the checkpoint was made without it"),
+            ("--accumulate 3", "", "with --accumulate 3, and"),
+            ("--bucket-by length", "", "with --bucket-by length, and"),
+            ("--normalize 0.1/0.2", "--normalize 0/1", "with another --normalize (config.toml"),
+            ("--augment crop:1", "", "with another --augment (config.toml"),
+        ] {
+            let position = position(then);
+            assert!(check(now, &position).unwrap_err().contains(words), "{:?}", check(now, &position));
+            check(then, &position).unwrap();
+        }
+        let mut earlier = position("");
+        earlier.as_object_mut().unwrap().remove("input_scale");
+        check("--input-scale 0.1", &earlier).unwrap();
+        check("--normalize 0/1", &json!({ "epoch": 1, "batch": 2 })).unwrap();
     }
 }

@@ -8,7 +8,7 @@ use crate::shared_steps::{sharded, work_json};
 /// A step of several processes compared to the same step of one process.
 pub struct Scaling {
     processes: u64,
-    network: Option<Network>,
+    network: Network,
     work: Option<SharedWork>,
     seconds: f64,
     device_peak_bytes: u64,
@@ -24,7 +24,7 @@ impl Scaling {
     /// Compares the plan of the first of these processes to that of a single process.
     pub fn new(
         processes: u64,
-        network: Option<Network>,
+        network: Network,
         (statistics, work): (&Statistics, Option<&SharedWork>),
         alone: Option<&Statistics>,
     ) -> Scaling {
@@ -45,8 +45,7 @@ impl Scaling {
 
     /// Returns it as lines of text.
     pub fn lines(&self) -> Vec<String> {
-        let network = self.network.map_or("the machine's network".to_owned(), |network| network.to_string());
-        let mut lines = vec![format!("processes         {}, connected by {network}", self.processes)];
+        let mut lines = vec![format!("processes         {}, connected by {}", self.processes, self.network)];
         let mut line = |text: String| lines.push(format!("{:<17} {text}", ""));
         match &self.work {
             None => line(
@@ -83,7 +82,7 @@ impl Scaling {
     /// Returns it as JSON.
     pub fn json(&self) -> Value {
         let mut object = work_json(self.processes as usize, self.work.as_ref());
-        object["network"] = self.network.map(|network| network.to_string()).into();
+        object["network"] = self.network.to_string().into();
         object["predicted_seconds"] = self.seconds.into();
         object["predicted_seconds_of_one"] = self.alone_seconds.into();
         object["speedup"] = self.speedup().into();

@@ -1,14 +1,13 @@
 //! `forebay train`: steps over a data set, checkpoints, validation, and the numbers at the end.
 
+mod storing;
 mod validate;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use forebay::data::{Batch, DataSet, Loaded, Loader, Normalization};
-use forebay::{
-    CheckpointFolder, Model, Replan, ReplanReason, StepReport, Trainer, TrainerOptions, documents, memory_picture,
-};
+use forebay::{CheckpointFolder, Model, Replan, ReplanReason, StepReport, Trainer, TrainerOptions, memory_picture};
 use forebay_device::process::give_back;
 use serde_json::{Value, json};
 
@@ -16,14 +15,13 @@ use crate::arguments::{MemoryKind, TrainArguments};
 use crate::best_loss::BestLoss;
 use crate::budget_file::BudgetFile;
 use crate::compare::{Comparison, compare};
-use crate::config_file;
-use crate::data_arguments::Normalize;
+use crate::data_arguments::{Normalize, ValidateBy};
 use crate::epoch_loss::EpochLoss;
 use crate::failure::Failure;
 use crate::feeding;
 use crate::interrupt;
 use crate::keeping::Keeper;
-use crate::limits::{tell_of_budget, tell_of_limit, tell_of_validation};
+use crate::limits::{plan_validation, tell_of_budget, tell_of_limit};
 use crate::log_file::step_line;
 use crate::metrics;
 use crate::opening::{self, Opened, found};
@@ -34,10 +32,10 @@ use crate::progress::Progress;
 use crate::record_arguments::Shown;
 use crate::records::Records;
 use crate::report::{Report, StepNumbers, of_run, resident_peak_bytes, say_json};
-use crate::resuming::batches;
 use crate::shared_steps::SharedSteps;
 use crate::untrained::{tell_of_probabilities, tell_of_untrained};
 use crate::validation::Validation;
+use storing::Stored;
 
 /// Trains a model, as one of several processes or alone.
 ///
@@ -54,9 +52,13 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
     if let Some(folder) = &arguments.resume {
         keeper.resumed(folder, run.trainer.step_count());
     }
-    let steps = run.steps(&keeper)?;
-    run.set_schedule(steps)?;
-    let is_enough = run.train(steps, &mut keeper).map_err(|failure| processes.fail(failure))?;
+    // Nothing can be refused any more: this replaces lines of earlier runs.
+    run.start_records().map_err(|failure| processes.fail(failure))?;
+    let steps = run.steps_in_all;
+    let is_enough = match run.train(steps, &mut keeper) {
+        Ok(is_enough) => is_enough,
+        Err(failure) => return Err(processes.fail(run.keep_despite(failure, &mut keeper))),
+    };
     let done = run.trainer.step_count();
     let is_interrupted = done < steps && !is_enough;
     if is_interrupted || run.writes_at_the_end() {
@@ -84,7 +86,19 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
     failures.iter().for_each(|failure| output::complain(&format!("warning: {failure}")));
     let validation = match (arguments.validation(), run.latest.take()) {
         (Some(_), Some((step, validation))) if step == done => Some(validation),
-        (Some(data), _) => Some(run.validate_now(&data).map_err(|failure| processes.fail(failure))?),
+        (Some(data), _) => {
+            let found = run.validate_now(&data).and_then(|found| Ok((run.keep_best(done, found.loss)?, found)));
+            let (unwritten, found) = found.map_err(|failure| processes.fail(failure))?;
+            let is_best = unwritten.is_none() && run.best.best.is_some_and(|(_, step)| step == done);
+            failures.extend(unwritten.map(|error| error.to_string()));
+            // A run that resumes from here has to know the lowest loss, or it would replace its checkpoint by that of a higher one.
+            if is_best && run.best_folder.is_some() && keeper.has(done) {
+                let position = run.position();
+                let written = keeper.keep(done, |folder| run.write_checkpoint(folder, &position));
+                failures.extend(written.err().map(|failure| failure.to_string()));
+            }
+            Some(found)
+        }
         (None, _) => None,
     };
     // The rest changes the parameters or only reports.
@@ -132,26 +146,28 @@ pub fn check_outputs(arguments: &TrainArguments) -> Result<(), Failure> {
         let reason = "--costs and --save-costs only apply to --memory planned; the other modes have no plan";
         return Err(Failure::Usage(reason.to_owned()));
     }
+    let reading = &arguments.reading;
+    if let Some(way @ (ValidateBy::Whole | ValidateBy::Tiles)) = reading.validate_by
+        && (reading.window_overlap.is_some() || reading.window_blend.is_some())
+    {
+        let way = if way == ValidateBy::Whole { "whole" } else { "tiles" };
+        let reason = "--window-overlap and --window-blend only apply to --validate-by windows";
+        return Err(Failure::Usage(format!("{reason}, not to {way}")));
+    }
     let files = [
-        &arguments.save,
-        &arguments.save_ema,
-        &arguments.save_costs,
-        &arguments.trace.trace,
-        &arguments.records.log,
-        &arguments.records.report,
+        ("--save", &arguments.save),
+        ("--save-ema", &arguments.save_ema),
+        ("--save-costs", &arguments.save_costs),
+        ("--trace", &arguments.trace.trace),
+        ("--log", &arguments.records.log),
+        ("--report", &arguments.records.report),
     ];
-    files.into_iter().flatten().try_for_each(|path| output::check_writable(path))?;
-    arguments.save_adapters.as_deref().map_or(Ok(()), output::check_folder)
-}
-
-/// The outcome of storing the results of training.
-struct Stored {
-    /// What could not be written.
-    failures: Vec<String>,
-    /// Where the checkpoint of the last step is, if there is one.
-    folder: Option<PathBuf>,
-    /// Whether the model was saved.
-    saved: bool,
+    let files: Vec<(&str, &Path)> =
+        files.into_iter().filter_map(|(flag, path)| Some((flag, path.as_deref()?))).collect();
+    files.iter().try_for_each(|(_, path)| output::check_writable(path))?;
+    output::check_different(&files)?;
+    let folders = [&arguments.save_adapters, &arguments.records.tensorboard];
+    folders.into_iter().flatten().try_for_each(|folder| output::check_folder(folder))
 }
 
 /// A training run.
@@ -181,13 +197,15 @@ struct Run<'a> {
     latest: Option<(u64, Validation)>,
     records: Records,
     budget_file: Option<BudgetFile>,
+    /// The total number of steps, including those before a checkpoint.
+    steps_in_all: u64,
 }
 
 impl<'a> Run<'a> {
     fn start(arguments: &'a TrainArguments, processes: Processes) -> Result<Run<'a>, Failure> {
         let Opened {
             model,
-            options,
+            mut options,
             mut trainer,
             mut data,
             mut validation,
@@ -198,13 +216,20 @@ impl<'a> Run<'a> {
             position,
             budget_file,
         } = opening::open(arguments, &processes)?;
+        if arguments.save.is_some() || arguments.save_ema.is_some() {
+            model.check_size()?;
+        }
         tell_of_untrained(&model)?;
         tell_of_probabilities(&model, &arguments.training);
         output::complain(&format!("data: {}", found(&arguments.data, &data)?));
         tell_of_limit(trainer.memory_limit());
         tell_of_budget(&arguments.device, trainer.budget_excludes_process());
         arguments.updates.tell(trainer.statistics());
-        tell_of_validation(&mut trainer, arguments, batch_size, validation.as_ref());
+        if let Err(reason) = plan_validation(&mut trainer, arguments, batch_size, validation.as_ref()) {
+            output::complain(&format!("warning: {reason}"));
+        }
+        let steps_in_all = opening::steps_in_all(arguments, sampler.steps_per_epoch(), trainer.step_count())?;
+        set_schedule(arguments, steps_in_all, &mut options, &mut trainer)?;
         if digest.is_none() && (arguments.checkpoint.is_some() || processes.group().is_some()) {
             digest = Some(data.digest()?);
         }
@@ -216,12 +241,10 @@ impl<'a> Run<'a> {
         }
         let loader = feeding::loader(data, sampler, &trainer, arguments)?;
         let (epoch_loss, best) = (EpochLoss::of(&kept("epoch_loss")), BestLoss::of(&kept("best")));
-        let measured = metrics::of_validation(&options.training.loss, &arguments.metrics)?;
-        let names: Vec<String> = measured.chosen().iter().map(|metric| metric.to_string()).collect();
-        let records = match processes.is_first() {
-            true => Records::new(&arguments.records, trainer.step_count(), names)?,
-            false => Records::none(&arguments.records),
-        };
+        if processes.is_first() {
+            let names = metrics::names(&options.training.loss, &arguments.metrics)?;
+            Records::check(&arguments.records, trainer.step_count(), names)?;
+        }
         let best_folder = arguments.records.best_checkpoint.as_ref().filter(|_| processes.is_first());
         let best_folder = best_folder.map(CheckpointFolder::lock).transpose()?;
         Ok(Run {
@@ -242,9 +265,19 @@ impl<'a> Run<'a> {
             validation_data: validation,
             validations: Vec::new(),
             latest: None,
-            records,
+            records: Records::none(&arguments.records),
             budget_file,
+            steps_in_all,
         })
+    }
+
+    /// Starts the records, if this process writes them.
+    fn start_records(&mut self) -> Result<(), Failure> {
+        if self.processes.is_first() {
+            let names = metrics::names(&self.options.training.loss, &self.arguments.metrics)?;
+            self.records = Records::new(&self.arguments.records, self.trainer.step_count(), names)?;
+        }
+        Ok(())
     }
 
     /// Returns what must be the same in all processes.
@@ -260,37 +293,6 @@ impl<'a> Run<'a> {
         }
         facts.insert("first step".to_owned(), (self.trainer.step_count() + 1).to_string());
         Ok(facts)
-    }
-
-    /// Returns the total number of steps, including those before a checkpoint.
-    fn steps(&self, keeper: &Keeper) -> Result<u64, Failure> {
-        let steps = opening::steps(self.arguments, self.loader.sampler().steps_per_epoch())?;
-        let done = self.trainer.step_count();
-        if done < steps {
-            return Ok(steps);
-        }
-        let is_elsewhere = |folder: &Path| !keeper.is_asked_for(folder);
-        let asks_for_checkpoint =
-            self.arguments.checkpoint.is_some() && self.arguments.resume.as_deref().is_some_and(is_elsewhere);
-        if self.arguments.save.is_none() && self.arguments.validation().is_none() && !asks_for_checkpoint {
-            return Err(Failure::Usage(format!(
-                "the checkpoint is at step {done}, so there is nothing left to do up to step {steps}; --steps and --epochs \
-                 count from the beginning (--save writes the model as it is)"
-            )));
-        }
-        output::complain(&format!("note: the checkpoint is at step {done} of {steps}, so no step is left to train"));
-        Ok(done)
-    }
-
-    /// Sets the learning-rate schedule of the run.
-    fn set_schedule(&mut self, steps: u64) -> Result<(), Failure> {
-        let schedule = self.arguments.schedule.schedule(steps)?;
-        self.options.schedule = schedule.clone();
-        for (group, schedule) in self.arguments.training.gradients.schedules(steps)? {
-            self.options.group_schedules.insert(group, schedule.clone());
-            self.trainer.set_group_schedule(group, schedule)?;
-        }
-        Ok(self.trainer.set_schedule(schedule)?)
     }
 
     /// Trains until `steps` steps are done, the user interrupts, or validations have found no lower loss for long enough, and returns
@@ -369,17 +371,10 @@ impl<'a> Run<'a> {
             validation.lines().join("; ").split_whitespace().collect::<Vec<_>>().join(" ")
         ));
         self.trainer.observe(validation.loss as f32);
-        let is_lower = self.best.observe(step, validation.loss, records.min_delta.unwrap_or(0.0));
-        self.latest = Some((step, validation));
-        if is_lower && self.arguments.records.best_checkpoint.is_some() {
-            self.trainer.collect_shards()?;
-            let position = self.position();
-            let written = self.best_folder.iter().try_for_each(|folder| self.write_checkpoint(folder, &position));
-            if let Err(error) = written {
-                progress
-                    .line(&format!("warning: {error}; training continues without the checkpoint of the lowest loss"));
-            }
+        if let Some(error) = self.keep_best(step, validation.loss)? {
+            progress.line(&format!("warning: {error}; training continues without the checkpoint of the lowest loss"));
         }
+        self.latest = Some((step, validation));
         let reason = self.best.reason_to_stop(records.patience);
         if let Some(reason) = &reason {
             progress.line(&format!("stopped after step {step}: {reason}"));
@@ -390,91 +385,6 @@ impl<'a> Run<'a> {
     /// Returns the epoch of a step, from 1.
     fn epoch_of(&self, step: u64) -> u64 {
         step.div_ceil(self.loader.sampler().steps_per_epoch().max(1))
-    }
-
-    /// Returns whether the run is to store any results.
-    fn writes_at_the_end(&self) -> bool {
-        let TrainArguments { checkpoint, save, save_ema, save_adapters, .. } = self.arguments;
-        [checkpoint, save, save_ema, save_adapters].into_iter().any(Option::is_some)
-    }
-
-    /// Writes the results of training. Each one is tried even if another failed; what would otherwise be lost goes wherever possible.
-    fn store(&mut self, keeper: &mut Keeper, interrupted: bool) -> Stored {
-        let mut failures = Vec::new();
-        if !self.processes.is_first() {
-            return Stored { failures, folder: None, saved: false };
-        }
-        let done = self.trainer.step_count();
-        if keeper.folder().is_some() && !keeper.has(done) {
-            let position = self.position();
-            if let Err(failure) = keeper.keep(done, |folder| self.write_checkpoint(folder, &position)) {
-                failures.push(format!("{failure} ({})", keeper.what_is_safe()));
-            }
-        }
-        let mut folder = keeper.folder().filter(|_| keeper.has(done)).map(Path::to_owned);
-        let mut saved = false;
-        if let Some(path) = &self.arguments.save {
-            match self.trainer.save(path) {
-                Ok(()) => saved = true,
-                Err(error) => failures.push(error.to_string()),
-            }
-        }
-        if let Some(path) = &self.arguments.save_ema {
-            failures.extend(self.trainer.save_average(path).err().map(|error| error.to_string()));
-        }
-        if let Some(folder) = &self.arguments.save_adapters {
-            failures.extend(self.trainer.save_adapters(folder).err().map(|error| error.to_string()));
-        }
-        match &self.arguments.save_costs {
-            Some(_) if self.steps.is_empty() => {
-                output::complain("note: no step was measured, so there are no costs to save")
-            }
-            Some(path) => failures.extend(
-                documents::write_costs(path, &self.trainer.measured_costs()).err().map(|error| error.to_string()),
-            ),
-            None => {}
-        }
-        let is_lost = folder.is_none() && (interrupted || !failures.is_empty() && !saved && !self.steps.is_empty());
-        if is_lost {
-            let position = self.position();
-            match keeper.rescue(|folder| self.write_checkpoint(folder, &position)) {
-                Ok(rescued) => folder = Some(rescued),
-                Err(failure) => failures.push(failure.to_string()),
-            }
-        }
-        Stored { failures, folder, saved }
-    }
-
-    /// Writes a checkpoint and, next to it, the configuration of the run.
-    fn write_checkpoint(&self, folder: &CheckpointFolder, position: &Value) -> Result<(), forebay::Error> {
-        self.trainer.write_checkpoint(folder, position)?;
-        let (path, text) = (folder.path().join(config_file::FILE_NAME), &self.arguments.configuration);
-        let is_there = std::fs::read(&path).is_ok_and(|found| found == text.as_bytes());
-        if let Some(failure) = (!is_there).then(|| output::write(&path, text)).and_then(Result::err) {
-            output::complain(&format!("warning: {failure}; the checkpoint itself is intact"));
-        }
-        Ok(())
-    }
-
-    /// Returns the position in the data that another run needs to resume from here.
-    fn position(&mut self) -> Value {
-        if self.digest.is_none() {
-            // Data that can no longer be read is no reason to lose what was learned from it.
-            self.digest = self.loader.data().digest().ok();
-        }
-        let mut position = json!({
-            "data": self.arguments.data,
-            "samples": self.loader.data().sample_count(),
-            "digest": self.digest,
-            "batch_size": self.part_size(),
-            "shuffle": self.shuffle,
-            "normalization": self.normalization.as_ref().map(|normalization| &normalization.channels),
-            "epoch_loss": self.epoch_loss.json(),
-            "best": self.best.json(),
-        });
-        let batches = batches(self.arguments);
-        batches.as_object().into_iter().flatten().for_each(|(key, value)| position[key] = value.clone());
-        position
     }
 
     /// Reports where a step failed, and that nothing before it is lost.
@@ -603,6 +513,22 @@ impl<'a> Run<'a> {
         }
         Ok(())
     }
+}
+
+/// Sets the learning-rate schedule of a run of `steps` steps.
+fn set_schedule(
+    arguments: &TrainArguments,
+    steps: u64,
+    options: &mut TrainerOptions,
+    trainer: &mut Trainer,
+) -> Result<(), Failure> {
+    let schedule = arguments.schedule.schedule(steps)?;
+    options.schedule = schedule.clone();
+    for (group, schedule) in arguments.training.gradients.schedules(steps)? {
+        options.group_schedules.insert(group, schedule.clone());
+        trainer.set_group_schedule(group, schedule)?;
+    }
+    Ok(trainer.set_schedule(schedule)?)
 }
 
 /// Returns how samples are normalised, with the values in the checkpoint if it has any.

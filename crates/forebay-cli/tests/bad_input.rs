@@ -30,6 +30,25 @@ fn command_lines_without_meaning() {
         (train(&data, &model, &["--optimizer", "adam", "--momentum", "0.9"]), "--momentum"),
         (train(&data, &model, &["--loss", "mse", "--class-axis", "1"]), "--class-axis"),
         (train(&data, &model, &["--checkpoint-every", "2"]), "--checkpoint"),
+        (train(&data, &model, &["--validate", &data, "--min-delta=-10"]), "at least 0"),
+        (train(&data, &model, &["--validate", &data, "--min-delta", "nan"]), "at least 0"),
+        (vec!["train", &model, "--data", &data, "--input-scale", "nan"], "finite"),
+        (train(&data, &model, &["--save", "s", "--report", "./s"]), "--save and --report both write"),
+        (train(&data, &model, &["--patch", "4x4", "--validate-by", "tiles"]), "--validate <DATA>"),
+        (
+            train(
+                &data,
+                &model,
+                &["--patch", "4x4", "--validate", &data, "--validate-by", "tiles", "--window-overlap", "0.5"],
+            ),
+            "only apply to --validate-by windows",
+        ),
+        (
+            vec!["plan", &model, "--batch-size", "2", "--optimizer", "adam"],
+            "--optimizer only applies to a training step",
+        ),
+        (vec!["plan", &model, "--batch-size", "2", "--updates", "host"], "add --train"),
+        (vec!["data", &data, "--shuffle", "1"], "--show"),
     ] {
         assert_says(&failure(2, &arguments), &[word]);
     }
@@ -182,8 +201,7 @@ fn a_loss_that_is_no_number_is_reported_with_its_step() {
     let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
     let saved = folder.text("trained.onnx");
     let flags = ["--steps", "30", "--learning-rate", "1e30", "--save", &saved];
-    let error = failure(1, &train(&data, &model, &flags));
-    assert_says(&error, &["loss of step", "--on-nan"]);
+    assert_says(&failure(1, &train(&data, &model, &flags)), &["loss of step", "--on-nan"]);
     assert!(!folder.path("trained.onnx").exists());
     let output = success(&train(&data, &model, &[flags.as_slice(), &["--on-nan", "continue"]].concat()));
     assert_says(&output, &["warning: the loss of step", "step 30/30"]);

@@ -2,7 +2,10 @@
 
 mod common;
 
-use common::{Folder, assert_says, digits_data, digits_model, failure, json, success};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use common::{Folder, assert_says, digits_data, digits_model, failure, forebay, json, success};
 
 /// A file of flags for the digits network.
 fn configuration(folder: &Folder, more: &str) -> String {
@@ -70,9 +73,29 @@ fn a_dry_run_says_what_a_run_takes_and_leaves_nothing() {
     assert!(step > 0.0 && (epoch - 3.0 * step).abs() < 1e-9 && (all - 6.0 * step).abs() < 1e-9, "{report}");
     assert!(report["disk"][0]["free_bytes"].as_u64().unwrap() >= report["disk"][0]["needed_bytes"].as_u64().unwrap());
     assert!(report["model"]["parameters"].as_u64().unwrap() > 1000);
+    // Only checkpoints that the run writes take space.
+    let all = ["--keep-checkpoints", "1000000000000000", "--checkpoint-every", "2"];
+    let kept = json(&[&["train", &file, "--dry-run", "--epochs", "2"], flags.as_slice(), &all].concat());
+    let bytes = |report: &serde_json::Value| report["disk"][0]["needed_bytes"].as_u64().unwrap();
+    assert_eq!(bytes(&kept), bytes(&report) / 2 * 5);
     // Errors are reported as in a real run.
     let dry = ["train", file.as_str(), "--dry-run", "--validate", &validation];
     assert_says(&failure(1, &[dry.as_slice(), &["--simulate-device", "1KiB"]].concat()), &["at least"]);
     assert_says(&failure(1, &[dry.as_slice(), &["--data", "none.npz"]].concat()), &["none.npz"]);
+    let below = format!("{file}/below");
+    assert_says(&failure(1, &[dry.as_slice(), &["--tensorboard", &below]].concat()), &["below"]);
     assert_says(&failure(2, &[dry.as_slice(), &["--data-memory", "10KiB"]].concat()), &["too small"]);
+}
+
+#[test]
+fn a_dry_run_takes_paths_of_any_bytes() {
+    let folder = Folder::new();
+    let model = folder.path("").join(OsStr::from_bytes(b"m\xff.onnx"));
+    std::fs::copy(digits_model(), &model).unwrap();
+    let mut command = forebay(&["train"]);
+    command.arg(&model).args(["--data", &digits_data(), "--batch-size", "50", "--dry-run", "--json"]);
+    let output = command.arg("--checkpoint").arg(model.with_extension("checkpoint")).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["model"]["path"].as_str().unwrap().ends_with("m\u{fffd}.onnx"), "{report}");
 }

@@ -156,10 +156,16 @@ fn an_interrupted_run_leaves_a_checkpoint() {
     let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
     let checkpoint = folder.text("run");
     let arguments = train(&model, &data, &["--steps", "1000000", "--checkpoint", &checkpoint]);
-    let mut child = forebay(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // As `nohup` starts a program.
+    let mut program = Command::new("sh");
+    program.args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_forebay")]).args(&arguments);
+    let mut child = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut first_line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut first_line).unwrap();
     assert!(first_line.starts_with("step 1/1000000"), "{first_line}");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    assert!(ignored.ends_with(['1', '3', '5', '7', '9', 'b', 'd', 'f']), "hang-ups are not ignored: {ignored}");
     let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(interrupt.success());
     let output = child.wait_with_output().unwrap();

@@ -224,6 +224,9 @@ fn a_budget_that_is_too_small_for_validation_is_named_before_the_first_step() {
     let (warning, error) = (text.find("warning: validation on "), text.find("error: "));
     assert!(warning.is_some() && warning < error && steps.contains("step 1/1"), "{steps}{text}");
     assert!(text.contains("--device-memory ") && tight.status.code() == Some(1), "{text}");
+    let flags = ["--simulate-device", "2MiB", "--validate", &data, "--dry-run"];
+    let error = failure(1, &[&["train", &unet, "--data", &data], flags.as_slice()].concat());
+    assert_says(&error, &["validation on ", "will fail after training"]);
     let enough = run("6MiB");
     let text = texts(&enough).1;
     assert!(enough.status.success() && !text.contains("warning"), "{text}");

@@ -201,6 +201,7 @@ fn plans_say_what_processes_exchange() {
     assert!(of(&slow, "predicted_seconds") > of(&fast, "predicted_seconds"));
     assert!(of(&slow, "sent_bytes_per_step") > 0.0 && of(&slow, "exchanges_per_step") > 0.0);
     assert_eq!(of(&slow, "count"), 4.0);
+    assert_eq!(plan(&["4"])["processes"]["network"], "ethernet-10g");
     let efficiency = of(&fast, "predicted_seconds_of_one") / of(&fast, "predicted_seconds") / 4.0;
     assert!((of(&fast, "efficiency") - efficiency).abs() < 1e-9);
     let alone = common::json(&["plan", &model, "--train", "--batch-size", "64"]);
@@ -258,6 +259,14 @@ fn what_one_process_cannot_do_is_said_once_and_ends_all() {
     // All processes fail in the same way, so the error names no process.
     let error = run([nowhere, nowhere], &steps, &steps);
     assert!(error.contains(nowhere) && !error.contains("process"), "{error}");
+    // A run that has nothing left to do, which only the process that writes checkpoints could know.
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoint = folder.path().join("checkpoint").to_str().unwrap().to_owned();
+    let done = ["--steps", "2", "--checkpoint", &checkpoint];
+    common::success(&training(&model, &data, &done));
+    let again = [&done[..], &["--resume", &checkpoint]].concat();
+    let error = run([&data, &data], &again, &again);
+    assert!(error.contains("nothing left to do") && !error.contains("process"), "{error}");
     // In the middle of a run.
     let diverges = ["--steps", "30", "--learning-rate", "1e30"];
     let error = run([&data, &data], &diverges, &diverges);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Folder, digits_model, forebay, json, success};
+use common::{Folder, digits_data, digits_model, forebay, json, success};
 
 #[test]
 fn variables_of_the_environment_stand_for_flags_that_are_not_given() {
@@ -26,6 +26,36 @@ fn variables_of_the_environment_stand_for_flags_that_are_not_given() {
     let cut = plan(&["--simulate-device", "70%"], &[]);
     assert_eq!(plan(&[], &[("FOREBAY_SIMULATE_DEVICE", "70%")]), cut);
     assert_ne!(cut, usual);
+}
+
+#[test]
+fn variables_that_are_empty_or_conflict_with_a_flag_do_not_count() {
+    let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
+    let run = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let output = forebay(arguments).envs(variables.iter().copied()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let empty = ["MEMORY_LIMIT", "DEVICE_MEMORY", "SIMULATE_DEVICE", "HOST_MEMORY", "SPILL_DIR", "MEMORY", "HEAP_SIZE"];
+    let empty = empty.into_iter().chain(["TILE_SIZE", "TILED", "GROWTH", "HOST_OPERATORS", "UPDATES", "MPI"]);
+    let empty: Vec<String> = empty.map(|name| format!("FOREBAY_{name}")).collect();
+    let empty: Vec<(&str, &str)> = empty.iter().map(|name| (name.as_str(), "")).collect();
+    let train = ["train", &model, "--data", &data, "--batch-size", "50", "--dry-run"];
+    let (code, _, error) = run(&train, &empty);
+    assert_eq!(code, Some(0), "{error}");
+    let plan = ["plan", &model, "--batch-size", "8", "--device-memory", "70%"];
+    let expected = run(&plan, &[]);
+    assert_eq!(expected.0, Some(0), "{}", expected.2);
+    for variables in [[("FOREBAY_MEMORY_LIMIT", "1GiB")], [("FOREBAY_SIMULATE_DEVICE", "80%")]] {
+        assert_eq!(run(&plan, &variables), expected, "{variables:?}");
+    }
+    // The keys of a file are flags as well.
+    let text = format!("model = {model:?}\ndata = {data:?}\nbatch-size = 50\nsimulate-device = \"60%\"\n");
+    let file = folder.write("run.toml", text.as_bytes());
+    let (code, _, error) = run(&["train", &file, "--dry-run"], &[("FOREBAY_DEVICE_MEMORY", "1GiB")]);
+    assert_eq!(code, Some(0), "{error}");
+    let both = [("FOREBAY_MEMORY_LIMIT", "1GiB"), ("FOREBAY_DEVICE_MEMORY", "60%")];
+    let (code, _, error) = run(&plan[..4], &both);
+    assert!(code == Some(2) && error.contains("cannot be used with"), "nobody can tell which one counts: {error}");
 }
 
 #[test]

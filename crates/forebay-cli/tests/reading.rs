@@ -87,6 +87,36 @@ fn damaged_images_are_named_or_left_out_and_counted() {
 }
 
 #[test]
+fn classes_of_validation_have_the_numbers_of_training() {
+    let (folder, model) = (Folder::new(), digits_model());
+    let images = |set: &str, class: &str, numbers: std::ops::Range<u8>| {
+        std::fs::create_dir_all(folder.path(&format!("{set}/{class}"))).unwrap();
+        for number in numbers {
+            let shade = if class == "a" { 10 } else { 200 };
+            let picture = image::GrayImage::from_pixel(8, 8, image::Luma([shade + number]));
+            picture.save(folder.path(&format!("{set}/{class}/{number}.png"))).unwrap();
+        }
+    };
+    for (set, class, numbers) in [
+        ("training", "a", 0..4),
+        ("training", "b", 0..4),
+        ("empty", "a", 0..0),
+        ("empty", "b", 0..3),
+        ("missing", "b", 0..3),
+        ("unknown", "c", 0..1),
+    ] {
+        images(set, class, numbers);
+    }
+    let [training, empty, missing, unknown] = ["training", "empty", "missing", "unknown"].map(|set| folder.text(set));
+    let flags = ["--batch-size", "4", "--steps", "2", "--input-scale", "0.01"];
+    let command = |set| [&["train", &model, "--data", &training], flags.as_slice(), &["--validate", set]].concat();
+    let [empty, missing] = [&empty, &missing].map(|set| json(&command(set))["validation"].clone());
+    assert!(missing["loss"].is_number(), "{missing}");
+    assert_eq!((&empty["loss"], &empty["accuracy"]), (&missing["loss"], &missing["accuracy"]));
+    assert_says(&failure(1, &command(&unknown)), &["there is no class 'c'"]);
+}
+
+#[test]
 fn classes_are_drawn_alike_and_a_run_that_goes_on_draws_the_same() {
     let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
     let data = format!("{data}#0..120");

@@ -46,6 +46,37 @@ fn a_run_leaves_lines_events_and_a_page() {
 }
 
 #[test]
+fn a_run_that_is_refused_leaves_the_records_of_earlier_ones() {
+    let folder = Folder::new();
+    let (model, data) = (digits_model(), format!("{}#0..150", digits_data()));
+    let [checkpoint, log, other] = ["checkpoint", "log.jsonl", "best"].map(|name| folder.text(name));
+    let flags = |more: &[&str]| -> Vec<String> {
+        let common = ["train", &model, "--data", &data, "--batch-size", "50", "--log", &log];
+        [common.as_slice(), more].concat().into_iter().map(str::to_owned).collect()
+    };
+    let words = |flags: &[String]| flags.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+    let refused = |code: i32, more: &[&str]| {
+        let flags = flags(more);
+        let error = failure(code, &flags.iter().map(String::as_str).collect::<Vec<_>>());
+        let lines = std::fs::read_to_string(&log).unwrap().lines().count();
+        assert_eq!(lines, 4, "{}: {error}", words(&flags));
+        error
+    };
+    let kept = ["--steps", "4", "--checkpoint", &checkpoint, "--checkpoint-every", "2", "--keep-checkpoints", "3"];
+    success(&flags(&kept).iter().map(String::as_str).collect::<Vec<_>>());
+    let middle = format!("{checkpoint}/step-00000002");
+    let nothing = ["--steps", "2", "--resume", &middle];
+    assert_says(&refused(2, &nothing), &["nothing left to do"]);
+    assert_says(&refused(2, &[nothing.as_slice(), &["--dry-run"]].concat()), &["nothing left to do"]);
+    let twice = ["--steps", "2", "--validate", &data, "--best-checkpoint", &other, "--checkpoint", &other];
+    assert_says(&refused(1, &twice), &["already writing"]);
+    let table = folder.write("log.csv", b"a,b\n1,2\n");
+    let resume = ["train", &model, "--data", &data, "--batch-size", "50", "--steps", "6", "--resume", &middle];
+    let error = failure(1, &[resume.as_slice(), &["--log", &table, "--dry-run"]].concat());
+    assert_says(&error, &["log.csv", "its columns differ"]);
+}
+
+#[test]
 fn gradients_are_shown_without_changing_a_step() {
     let folder = Folder::new();
     let (model, data) = (digits_model(), format!("{}#0..200", digits_data()));

@@ -102,6 +102,11 @@ fn training_follows_samples_of_different_sizes() {
         data,
     ]);
     assert_eq!(validated["validation"]["count"], lengths.iter().sum::<u64>(), "{validated}");
+    // Samples of one size share a bucket.
+    let labels = Tensor::from_i64(&[3, 12], &[1; 36]);
+    let uniform = folder.archive("uniform.npz", &[("x", &numbers(&[3, 12, 2])), ("y", &labels)]);
+    let validated = report(&["--bucket-by", "length", "--validate", uniform.as_str(), "--validate-every", "2"]);
+    assert_eq!(validated["validation"]["count"], 36, "{validated}");
     assert_says(&refused(1, &[]), &["--pad-to", "--bucket-by", "1.npz"]);
     assert_says(&refused(1, &["--pad-to", "8"]), &["--ignore-index", "[y]"]);
     assert_says(&refused(2, &["--bucket-by", "width"]), &["no open size of this name", "open sizes: length"]);

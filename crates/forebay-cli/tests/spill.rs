@@ -21,7 +21,7 @@ fn spilling(folder: &Folder, flags: &[&str]) -> Vec<String> {
         [&TRAIN[..], &files, &budgets, flags].concat().into_iter().map(str::to_owned).collect()
     };
     let error = failure(1, &texts(&within("1KiB")));
-    let least = error.split("--host-memory ").nth(1).and_then(|rest| rest.split(',').next());
+    let least = error.split("--host-memory ").nth(1).and_then(|rest| rest.split([',', ')']).next());
     within(least.unwrap_or_else(|| panic!("no way out in: {error}")))
 }
 
@@ -78,6 +78,8 @@ fn the_host_memory_that_a_plan_prints_is_enough() {
     }
     let error = failure(1, &[&["plan", common[0], "--train"], &common[1..], &["--host-memory", "1KiB"]].concat());
     let least = error.split("--host-memory ").nth(1).and_then(|rest| rest.split("KiB").next()).unwrap();
+    assert_says(&error, &["of which buffers for copies and values of other plans take "]);
+    assert!(!error.contains("smaller batch"), "a batch has no part in it: {error}");
     let least_planned = plan(&["--host-memory", &format!("{least}KiB")])["host_bytes"].as_u64().unwrap();
     assert!(least_planned.div_ceil(1024) <= least.parse().unwrap(), "{least_planned} within {least} KiB");
 }

@@ -154,6 +154,70 @@ fn validation_on_the_way_stops_training_and_keeps_the_best() {
     assert_says(&error, &["--validate"]);
 }
 
+#[test]
+fn the_last_validation_can_be_the_best() {
+    let (folder, model, data) = (Folder::new(), digits_model(), data());
+    let (best, checkpoint) = (folder.text("best"), folder.text("checkpoint"));
+    // An epoch is three steps, so the only validation is the one at the end.
+    let flags = ["--steps", "2", "--validate", &data, "--best-checkpoint", &best, "--checkpoint", &checkpoint];
+    success(&train(&model, &data, &flags));
+    assert_eq!(forebay::Checkpoint::read(&best).unwrap().step, 2);
+    // A run that resumes knows the lowest loss.
+    assert_eq!(forebay::Checkpoint::read(&checkpoint).unwrap().position["best"]["step"], 2);
+}
+
+#[test]
+fn a_run_that_fails_keeps_what_it_has_learned() {
+    let (folder, model, data) = (Folder::new(), digits_model(), data());
+    let (checkpoint, saved) = (folder.text("checkpoint"), folder.text("saved.onnx"));
+    let rates = folder.write("rates.csv", b"1,0.01\n3,1e30\n");
+    let run_on = |data: &str, flags: &[&str]| {
+        let arguments = train(&model, data, &[&["--steps", "9", "--rates", rates.as_str()], flags].concat());
+        let output = common::forebay(&arguments).current_dir(folder.path("")).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        common::texts(&output).1
+    };
+    let run = |flags: &[&str]| run_on(&data, flags);
+    let error = run(&["--checkpoint", &checkpoint]);
+    assert_says(&error, &["the loss of step 4 is NaN", "the checkpoint of step 3 is in", &checkpoint, "--resume"]);
+    assert_eq!(forebay::Checkpoint::read(&checkpoint).unwrap().step, 3);
+    assert!(!run(&[]).contains("the checkpoint of step"), "no results were requested");
+    assert!(!run(&["--save", &saved]).contains("the checkpoint of step"), "no folder was specified");
+    // The values of step 3 may be the reason why the loss of step 4 is no number.
+    let earlier = folder.text("earlier");
+    run(&["--checkpoint", &earlier, "--checkpoint-every", "2"]);
+    assert_eq!(forebay::Checkpoint::read(&earlier).unwrap().step, 2);
+    // They are not the reason why a label is no class.
+    let mut labels = [0; 150];
+    labels[120] = 10;
+    let arrays = [("x", &common::zeros(150)), ("y", &forebay::Tensor::from_i64(&[150], &labels))];
+    let bad = folder.archive("bad.npz", &arrays);
+    let (checkpoint, flags) = (folder.text("intact"), ["--checkpoint-every", "1", "--save", &saved]);
+    let error = run_on(&bad, &[&["--checkpoint", &checkpoint], flags.as_slice()].concat());
+    assert_says(&error, &["label 10", "the checkpoint of step 2 is in", &checkpoint]);
+    for _ in 0..2 {
+        assert_says(&run_on(&bad, &["--save", &saved]), &["the checkpoint of step 2 is in forebay-checkpoint"]);
+    }
+    assert_eq!(forebay::Checkpoint::read(folder.path("forebay-checkpoint")).unwrap().step, 2);
+    let rescued = std::fs::read_dir(folder.path("")).unwrap().map(|entry| entry.unwrap().file_name());
+    let rescued = rescued.filter(|name| name.to_string_lossy().starts_with("forebay-checkpoint-"));
+    assert_eq!(rescued.count(), 1, "the checkpoint of another run stays");
+}
+
+#[test]
+fn checkpoints_of_other_programs_resume_with_any_batches() {
+    let (folder, model, data) = (Folder::new(), digits_model(), data());
+    let checkpoint = folder.text("checkpoint");
+    success(&train(&model, &data, &["--steps", "1", "--checkpoint", &checkpoint]));
+    let mut written = forebay::Checkpoint::read(&checkpoint).unwrap();
+    for position in [Value::Null, serde_json::json!({ "epoch": 0, "batch": 1 })] {
+        written.position = position;
+        written.write(&checkpoint).unwrap();
+        let flags = ["--steps", "2", "--resume", &checkpoint, "--shuffle", "1", "--normalize", "0.5/0.5"];
+        assert_eq!(json(&train(&model, &data, &flags))["steps"].as_array().unwrap().len(), 1);
+    }
+}
+
 /// The first validation has the lowest loss, because the rate is so large.
 #[test]
 fn a_run_that_stopped_early_resumes_as_stopped() {

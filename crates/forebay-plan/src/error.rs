@@ -22,6 +22,8 @@ pub enum PlanError {
         needed_bytes: u64,
         /// Whether as much as possible is on disk already.
         spilled: bool,
+        /// The part of `needed_bytes` that depends on no batch size: buffers through which copies pass, and values of other plans.
+        buffers_bytes: u64,
     },
     /// A tensor has more elements than the device allows, or a launch needs more bytes than the device has.
     Tensor {
@@ -53,18 +55,27 @@ impl fmt::Display for PlanError {
                  (pass at least --device-memory {}KiB, or use a smaller batch)",
                 minimum_bytes.div_ceil(1024)
             ),
-            PlanError::HostBudget { budget_bytes, needed_bytes, spilled } => write!(
-                f,
-                "a host budget of {budget_bytes} bytes is too small: the plan keeps {needed_bytes} bytes there{} \
-                 (pass at least --host-memory {}KiB, or {})",
-                if *spilled { ", mainly inputs and outputs" } else { "" },
-                needed_bytes.div_ceil(1024),
-                if *spilled {
-                    "use a smaller batch"
-                } else {
-                    "allow more device memory, or name a folder for the rest with --spill-dir"
-                }
-            ),
+            PlanError::HostBudget { budget_bytes, needed_bytes, spilled, buffers_bytes } => {
+                let buffers = match buffers_bytes {
+                    0 => String::new(),
+                    _ => format!(", of which buffers for copies and values of other plans take {buffers_bytes}"),
+                };
+                let way_out = match spilled {
+                    // No batch is small enough.
+                    true if buffers_bytes >= budget_bytes => "",
+                    true => ", or use a smaller batch",
+                    false => {
+                        ", allow more device memory, or name a folder for the rest with --spill-dir, which needs some MiB for more \
+                         buffers"
+                    }
+                };
+                write!(
+                    f,
+                    "a host budget of {budget_bytes} bytes is too small: the plan keeps {needed_bytes} bytes there{buffers} \
+                     (pass at least --host-memory {}KiB{way_out})",
+                    needed_bytes.div_ceil(1024)
+                )
+            }
             PlanError::Tensor { launch, reason } => write!(f, "'{launch}': {reason}"),
             PlanError::Document { what, reason } => write!(f, "cannot read {what}: {}", reason.trim_end()),
             PlanError::Check { reason } => write!(f, "the plan breaks an invariant (a bug in Forebay): {reason}"),

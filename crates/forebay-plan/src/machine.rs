@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::error::PlanError;
 use crate::network::Network;
-use crate::ways::{Disk, Link, LinkDirection, check_ways, not_negative, positive};
+use crate::ways::{Disk, Link, LinkDirection, check_ways, not_negative, rate, short};
 
 /// The machines that come with the crate, each with its name and description.
 const BUILT_IN: [(&str, &str); 3] = [
@@ -173,14 +173,16 @@ impl MachineDescription {
                 "operations_per_second: {FALLBACK} is missing; its rate applies to types that are not named"
             ));
         }
-        for (name, &rate) in &self.operations_per_second {
-            positive(&format!("operations_per_second.{name}"), rate)?;
+        for (name, &operations) in &self.operations_per_second {
+            rate(&format!("operations_per_second.{name}"), operations)?;
         }
-        positive("memory_bytes_per_second", self.memory_bytes_per_second)?;
+        rate("memory_bytes_per_second", self.memory_bytes_per_second)?;
+        short("launch_ns", self.launch_ns)?;
         not_negative("copy_lane_ns_per_byte", self.copy_worker_ns_per_byte)?;
         if let Some(host) = &self.host {
-            positive("host.operations_per_second", host.operations_per_second)?;
-            positive("host.memory_bytes_per_second", host.memory_bytes_per_second)?;
+            rate("host.operations_per_second", host.operations_per_second)?;
+            rate("host.memory_bytes_per_second", host.memory_bytes_per_second)?;
+            short("host.launch_ns", host.launch_ns)?;
             if host.workers == 0 {
                 return Err("host.lanes is 0; expected at least 1".to_string());
             }
@@ -291,12 +293,14 @@ mod tests {
             ("lanes = 2", "", "lanes"),
             (
                 "[link]",
-                "[host]\nlanes = 0\nlaunch_ns = 1\noperations_per_second = 1\nmemory_bytes_per_second = 1\n[link]",
+                "[host]\nlanes = 0\nlaunch_ns = 1\noperations_per_second = 1e9\nmemory_bytes_per_second = 1e9\n[link]",
                 "host.lanes is 0",
             ),
             ("[link]", "[host]\nlanes = 1\n[link]", "launch_ns"),
             ("memory_bytes_per_second = ", "memory_bytes_per_second = nan # ", "memory_bytes_per_second is NaN"),
-            ("memory_bytes_per_second = ", "memory_bytes_per_second = -", "a finite number above 0"),
+            ("memory_bytes_per_second = ", "memory_bytes_per_second = -", "a finite number of at least 1000"),
+            ("memory_bytes_per_second = ", "memory_bytes_per_second = 1e-300 # ", "memory_bytes_per_second is 1e-300"),
+            ("launch_ns = ", "launch_ns = 90000000000000 # ", "launch_ns is 90000000000000; expected at most"),
             ("float32 = ", "float33 = ", "unknown data type 'float33'"),
             ("float32 = ", "float64 = ", "float32 is missing"),
             ("duplex = ", "duplex = 3 # ", "duplex"),

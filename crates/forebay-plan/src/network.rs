@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer};
 
-use crate::ways::LinkDirection;
+use crate::ways::{LinkDirection, check_way};
 
 /// How fast a process can send data to all others together and, at the same time, receive data from them.
 ///
@@ -56,7 +56,8 @@ impl FromStr for Network {
             let (speed, latency) = text.split_once(',')?;
             let speed = number(speed, &[("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6)])?;
             let latency_ns = number(latency, &[("ns", 1.0), ("us", 1e3), ("ms", 1e6)])?;
-            (speed > 0.0).then(|| network(speed, latency_ns as u64))
+            let network = network(speed, latency_ns as u64);
+            check_way("network", &network.direction).is_ok().then_some(network)
         };
         parsed().ok_or_else(|| {
             let names: Vec<&str> = NAMED.iter().map(|(name, ..)| *name).collect();
@@ -98,7 +99,9 @@ mod tests {
             assert_eq!(text.parse::<Network>().unwrap().to_string(), *text);
         }
         assert_eq!("250MB/s, 1ms".parse::<Network>().unwrap().to_string(), "0.25GB/s,1000us");
-        for text in ["", "fast", "3GB/s", "-1GB/s,2us", "0GB/s,2us", "3GB/s,", "infGB/s,1us"] {
+        for text in
+            ["", "fast", "3GB/s", "-1GB/s,2us", "0GB/s,2us", "3GB/s,", "infGB/s,1us", "1e-300GB/s,1us", "3GB/s,1e30ms"]
+        {
             assert!(text.parse::<Network>().unwrap_err().contains("ethernet-10g"), "{text}");
         }
         assert_eq!(Network::default().to_string(), "ethernet-10g");

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cost::{Costs, bytes};
 use crate::error::PlanError;
-use crate::ways::{Disk, Link, check_ways, not_negative, positive};
+use crate::ways::{Disk, Link, check_ways, not_negative, positive, short};
 
 /// The format that is written and read.
 const FORMAT: &str = "forebay-costs-1";
@@ -97,7 +97,11 @@ impl SavedCosts {
         positive("lanes", self.workers)?;
         not_negative("copy_lane_ns_per_byte", self.copy_worker_ns_per_byte)?;
         check_ways(&self.link, &self.disk)?;
-        self.launches.iter().try_for_each(|launch| positive(&format!("lanes of '{}'", launch.name), launch.workers))
+        short("step_ns", self.step_ns)?;
+        self.launches.iter().try_for_each(|launch| {
+            short(&format!("duration_ns of '{}'", launch.name), launch.duration_ns)?;
+            positive(&format!("lanes of '{}'", launch.name), launch.workers)
+        })
     }
 
     /// Returns the costs of a program: saved costs for launches that are known, `estimated` costs for the others, which are reported.
@@ -181,6 +185,8 @@ mod tests {
         for (from, to, words) in [
             (FORMAT, "costs", "expected 'forebay-costs-1'"),
             ("\"step_ns\":0", "\"step_ns\":-1", "-1"),
+            ("\"step_ns\":0", "\"step_ns\":18446744073709551615", "step_ns is 18446744073709551615; expected at most"),
+            ("\"duration_ns\":", "\"duration_ns\":99999999999", "duration_ns of '"),
             ("\"step_ns\"", "\"steps_ns\"", "steps_ns"),
             ("\"bytes_per_second\":", "\"bytes_per_second\":-", "link.to_device.bytes_per_second is -"),
             ("\"copy_lane_ns_per_byte\":0.0", "\"copy_lane_ns_per_byte\":-0.5", "at least 0"),

@@ -15,7 +15,7 @@ pub struct LinkDirection {
 impl LinkDirection {
     /// Returns how long this many bytes take, in nanoseconds.
     pub fn ns(&self, bytes: u64) -> u64 {
-        self.latency_ns + (bytes as f64 / self.bytes_per_ns()) as u64
+        self.latency_ns.saturating_add((bytes as f64 / self.bytes_per_ns()) as u64)
     }
 
     /// Returns the bytes per nanosecond.
@@ -48,7 +48,12 @@ pub struct Disk {
     pub write: LinkDirection,
 }
 
-/// Rejects links through which no byte can pass.
+/// The longest latency or duration that is accepted, a day. Longer ones mean nothing, and their sums would be out of range.
+const LONGEST_NS: u64 = 86_400_000_000_000;
+/// The lowest number per second that is accepted, for the same reason.
+const LOWEST_RATE: f64 = 1000.0;
+
+/// Rejects links that are too slow to mean anything.
 pub(crate) fn check_ways(link: &Link, disk: &Disk) -> Result<(), String> {
     for (name, way) in [
         ("link.to_device", link.to_device),
@@ -56,9 +61,31 @@ pub(crate) fn check_ways(link: &Link, disk: &Disk) -> Result<(), String> {
         ("disk.read", disk.read),
         ("disk.write", disk.write),
     ] {
-        positive(&format!("{name}.bytes_per_second"), way.bytes_per_second)?;
+        check_way(name, &way)?;
     }
     Ok(())
+}
+
+/// Rejects a direction of a link that is too slow to mean anything.
+pub(crate) fn check_way(name: &str, way: &LinkDirection) -> Result<(), String> {
+    rate(&format!("{name}.bytes_per_second"), way.bytes_per_second)?;
+    short(&format!("{name}.latency_ns"), way.latency_ns)
+}
+
+/// Rejects numbers per second that are too low, infinite or NaN.
+pub(crate) fn rate(name: &str, number: f64) -> Result<(), String> {
+    match number.is_finite() && number >= LOWEST_RATE {
+        true => Ok(()),
+        false => Err(format!("{name} is {number:?}; expected a finite number of at least {LOWEST_RATE}")),
+    }
+}
+
+/// Rejects durations that are too long.
+pub(crate) fn short(name: &str, duration_ns: u64) -> Result<(), String> {
+    match duration_ns <= LONGEST_NS {
+        true => Ok(()),
+        false => Err(format!("{name} is {duration_ns}; expected at most {LONGEST_NS}, a day")),
+    }
 }
 
 /// Rejects numbers that are not positive and finite.
