@@ -69,6 +69,14 @@ impl Rows {
         }
     }
 
+    /// Returns the number of bytes of a row.
+    pub(crate) fn row_bytes(&self) -> u64 {
+        match self {
+            Rows::Held(tensor) => tensor.bytes().len() as u64 / tensor.shape()[0].max(1),
+            Rows::Stored(stored) => stored.row_bytes,
+        }
+    }
+
     /// Returns rows, in the order given.
     ///
     /// # Errors
@@ -102,10 +110,7 @@ impl Rows {
     pub(crate) fn add_to(&self, digest: &mut Digest, rows: Range<u64>) -> Result<(), DataError> {
         let (count, ty) = (rows.end - rows.start, self.ty());
         digest.add_kind(ty.data_type, &ty.shape[1..]);
-        let row_bytes = match self {
-            Rows::Held(tensor) => tensor.bytes().len() as u64 / tensor.shape()[0].max(1),
-            Rows::Stored(stored) => stored.row_bytes,
-        };
+        let row_bytes = self.row_bytes();
         let at_once = (PIECE_BYTES / row_bytes.max(1)).max(1);
         let mut piece = |first: u64, last: u64| -> Result<(), DataError> {
             let mut row = first;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use forebay_base::Tensor;
 
 use crate::error::DataError;
+use crate::names::listed;
 
 /// The files of all classes.
 pub(crate) struct ClassFolders {
@@ -12,6 +13,8 @@ pub(crate) struct ClassFolders {
     pub(crate) files: Vec<PathBuf>,
     /// The class of each file.
     pub(crate) labels: Tensor,
+    /// The names of the classes, in order.
+    pub(crate) classes: Vec<String>,
     /// The number of classes, which have no files, and what is left out, in words.
     pub(crate) kind: String,
 }
@@ -50,7 +53,9 @@ pub(crate) fn class_folders(
         }
     }
     let labels = Tensor::from_i64(&[labels.len() as u64], &labels);
-    Ok(ClassFolders { files, labels, kind })
+    let name = |path: &PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let classes = classes.iter().map(name).collect();
+    Ok(ClassFolders { files, labels, classes, kind })
 }
 
 /// Returns whether a sub-folder of a folder has a file of a kind.
@@ -64,17 +69,4 @@ pub(crate) fn has_samples(folder: &Path, is_sample: impl Fn(&Path) -> bool) -> R
         }
     }
     Ok(false)
-}
-
-/// Lists the entries of a folder in the order of their names, without hidden ones.
-pub(crate) fn listed(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
-    let mut paths = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(|error| DataError::io(folder, error))? {
-        let entry = entry.map_err(|error| DataError::io(folder, error))?;
-        if !entry.file_name().to_string_lossy().starts_with('.') {
-            paths.push(entry.path());
-        }
-    }
-    paths.sort_unstable();
-    Ok(paths)
 }

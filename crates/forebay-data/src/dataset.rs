@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
-use forebay_base::DataType;
+use forebay_base::{DataType, Tensor};
 
 use crate::augment::Augmentation;
 pub use crate::batch::Batch;
@@ -13,73 +13,9 @@ use crate::digest::Digest;
 use crate::error::DataError;
 use crate::mixing::Mixing;
 use crate::normalization::{Normalization, Sums};
+pub(crate) use crate::requirements::image_input;
+pub use crate::requirements::{InputDescription, LabelKind, Requirements};
 use crate::sampler::{Sampler, permutation};
-
-/// An input that a model expects.
-///
-/// ```
-/// use forebay_base::DataType;
-/// use forebay_data::InputDescription;
-///
-/// let image = InputDescription { name: "x".to_string(), data_type: DataType::Float32, sample_shape: vec![3, 224, 224] };
-/// assert_eq!(image.sample_shape.len(), 3);
-/// ```
-#[derive(Clone, Debug, PartialEq)]
-pub struct InputDescription {
-    /// The input's name.
-    pub name: String,
-    /// The element type of the batches.
-    pub data_type: DataType,
-    /// The sizes of one sample, without the batch axis, which comes first.
-    pub sample_shape: Vec<u64>,
-}
-
-/// The meaning of labels.
-///
-/// ```
-/// use forebay_base::DataType;
-/// use forebay_data::LabelKind;
-///
-/// assert_ne!(LabelKind::Classes, LabelKind::Values(DataType::Int64));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LabelKind {
-    /// Class indices; batches hold int64.
-    Classes,
-    /// Target values, of the given type.
-    Values(DataType),
-}
-
-/// What a caller requires of a data set.
-///
-/// ```
-/// use forebay_base::DataType;
-/// use forebay_data::{open, InputDescription, LabelKind, Requirements};
-///
-/// # fn main() -> Result<(), forebay_data::DataError> {
-/// let image = InputDescription { name: "x".to_string(), data_type: DataType::Float32, sample_shape: vec![1, 8, 8] };
-/// let requirements = Requirements {
-///     inputs: vec![image],
-///     input_scale: 1.0 / 16.0,
-///     labels: LabelKind::Classes,
-///     label_shape: Vec::new(),
-/// };
-/// let mut digits = open("../../examples/digits/digits.npz", &requirements)?;
-/// assert_eq!(digits.sample_count(), 1797);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Debug, PartialEq)]
-pub struct Requirements {
-    /// The model's inputs.
-    pub inputs: Vec<InputDescription>,
-    /// The factor by which floating-point inputs are multiplied.
-    pub input_scale: f64,
-    /// The meaning of the labels.
-    pub labels: LabelKind,
-    /// The sizes of one sample's labels, without the batch axis; empty if a sample has one label.
-    pub label_shape: Vec<u64>,
-}
 
 /// The contents of a data set as stored.
 ///
@@ -154,6 +90,11 @@ pub trait Source: Send {
         Ok(None)
     }
 
+    /// Returns the names of the classes in the order of their numbers, if the labels are named classes, each of which has one number.
+    fn class_names(&self) -> Option<&[String]> {
+        None
+    }
+
     /// Returns the weight of every sample, if the source specifies weights.
     fn weights(&self) -> Option<Vec<f64>> {
         None
@@ -205,6 +146,8 @@ pub struct DataSet {
     chosen: Option<Vec<u64>>,
     normalization: Option<Normalization>,
     augmentation: Option<Augmentation>,
+    /// For each class of the source, its number in batches; `None` for the number in the source.
+    class_numbers: Option<Vec<i64>>,
     /// The number of classes, and the axis along which their probabilities lie if mixed samples have probabilities as labels.
     label_classes: Option<(u64, usize)>,
     /// The most unreadable samples that are left out.
@@ -266,6 +209,7 @@ impl DataSet {
             chosen: None,
             normalization: None,
             augmentation: None,
+            class_numbers: None,
             label_classes: None,
             skip_max: 0,
             bad: BTreeMap::new(),
@@ -306,6 +250,46 @@ impl DataSet {
     /// mixed with others. A loss on soft labels takes such labels.
     pub fn soften_labels(&mut self, classes: u64, axis: usize) {
         self.label_classes = Some((classes, axis));
+    }
+
+    /// From now on, numbers classes as another data set does, if both have names for them: sub-folders or words. On its own, each data set
+    /// numbers the classes that it has, so the same class can have another number if one before it is missing.
+    ///
+    /// ```
+    /// use forebay_data::{guess, open};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// std::fs::write(folder.path().join("a.csv"), "path,label\n1.png,cat\n2.png,dog\n")?;
+    /// std::fs::write(folder.path().join("b.csv"), "path,label\n3.png,dog\n")?;
+    /// std::fs::write(folder.path().join("c.csv"), "path,label\n4.png,bird\n")?;
+    /// let table = |name: &str| {
+    ///     let path = folder.path().join(name).display().to_string();
+    ///     open(&path, &guess(&path, 8)?)
+    /// };
+    /// let (training, mut validation) = (table("a.csv")?, table("b.csv")?);
+    /// validation.number_classes_like(&training)?;
+    /// assert!(table("c.csv")?.number_classes_like(&training).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`DataError`] naming a class that has samples, but is not one of the other data set's.
+    pub fn number_classes_like(&mut self, other: &DataSet) -> Result<(), DataError> {
+        let (Some(own), Some(others)) = (self.source.class_names(), other.source.class_names()) else { return Ok(()) };
+        let known: BTreeMap<&str, i64> = others.iter().map(String::as_str).zip(0..).collect();
+        let numbers: Vec<Option<i64>> = own.iter().map(|name| known.get(name.as_str()).copied()).collect();
+        let own = own.to_vec();
+        let classes = self.source.classes()?.unwrap_or_default();
+        let selected = (0..self.sample_count()).filter_map(|sample| classes.get(self.row(sample) as usize));
+        let mut unknown = selected.map(|&class| class as usize).filter(|&class| numbers.get(class) == Some(&None));
+        if let Some(class) = unknown.next() {
+            let (name, known) = (&own[class], shown(others));
+            let reason = format!("there is no class '{name}' in {}, whose classes are {known}", other.name);
+            return Err(DataError::unsupported(&self.name, reason));
+        }
+        // Classes without samples need no number.
+        self.class_numbers = Some(numbers.into_iter().map(|number| number.unwrap_or(-1)).collect());
+        Ok(())
     }
 
     /// From now on, leaves out up to `most` samples that cannot be read. Each is replaced by the next readable sample of the same sizes.
@@ -416,8 +400,21 @@ impl DataSet {
         samples.iter().map(|&sample| self.row(sample)).collect()
     }
 
-    /// Reads rows as stored; unreadable rows are replaced by others as far as that is allowed.
+    /// Reads rows as stored, with the numbers of their classes.
     fn raw(&mut self, rows: &[u64], epoch: u64) -> Result<Batch, DataError> {
+        let mut batch = self.readable(rows, epoch)?;
+        if let Some(numbers) = &self.class_numbers
+            && let Some(labels) = batch.labels.to_i64()
+        {
+            let labels: Vec<i64> =
+                labels.into_iter().map(|class| numbers.get(class as usize).copied().unwrap_or(class)).collect();
+            batch.labels = Tensor::from_i64(batch.labels.shape(), &labels);
+        }
+        Ok(batch)
+    }
+
+    /// Reads rows as stored; unreadable rows are replaced by others as far as that is allowed.
+    fn readable(&mut self, rows: &[u64], epoch: u64) -> Result<Batch, DataError> {
         if self.skip_max == 0 {
             return self.source.batch_of_epoch(rows, epoch);
         }
@@ -513,7 +510,8 @@ impl DataSet {
         self.source.keep_at_most(bytes, self.sample_count());
     }
 
-    /// Returns the digest of the selected samples. Different data sets have different digests, except by an unlikely coincidence.
+    /// Returns the digest of the selected samples. Different data sets have different digests, except by an unlikely coincidence, or if
+    /// files that together exceed a gibibyte differ only in parts that are not read for the digest.
     ///
     /// # Errors
     /// [`DataError`] naming the file.
@@ -557,45 +555,20 @@ pub(crate) fn size_of_files<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Re
     Ok(size_bytes)
 }
 
+/// Returns a list of the first few words.
+pub(crate) fn shown(words: &[String]) -> String {
+    let more = if words.len() > 5 { ", ..." } else { "" };
+    format!("{}{more}", words.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", "))
+}
+
 /// Formats a tensor for a description.
 pub(crate) fn described(name: &str, data_type: DataType, shape: &[u64]) -> String {
     format!("{name}: {data_type}{shape:?}")
 }
 
-/// Splits the axes of the only image input into channels and spatial sizes.
-///
-/// # Errors
-/// A message that says what is wrong, unless there is exactly one floating-point input of `spatial_ranks` + 1 axes.
-pub(crate) fn image_input(
-    requirements: &Requirements,
-    spatial_ranks: &[usize],
-    what: &str,
-) -> Result<(InputDescription, u64, Vec<u64>), String> {
-    let [input] = requirements.inputs.as_slice() else {
-        let count = requirements.inputs.len();
-        return Err(format!("{what} requires a model with one input, but this one has {count}; use an .npz archive"));
-    };
-    let shape = &input.sample_shape;
-    if !input.data_type.is_float() || shape.is_empty() || !spatial_ranks.contains(&(shape.len() - 1)) {
-        let axes: Vec<String> = spatial_ranks.iter().map(usize::to_string).collect();
-        return Err(format!(
-            "{what} requires a floating-point input with batch, channel and {} spatial axes, \
-             but input {} is {}{shape:?} per sample",
-            axes.join(" or "),
-            input.name,
-            input.data_type,
-        ));
-    }
-    if requirements.labels != LabelKind::Classes {
-        return Err(format!("{what} contains classes, but this loss requires values; use an .npz archive"));
-    }
-    Ok((input.clone(), shape[0], shape[1..].to_vec()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_base::Tensor;
 
     struct Numbers(u64);
 

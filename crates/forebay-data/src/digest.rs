@@ -1,4 +1,5 @@
-//! Digests, which tell whether two data sets hold the same samples: checksums over everything that determines them.
+//! Digests, which tell whether two data sets hold the same samples: checksums over everything that determines them or, of files that
+//! together exceed a gibibyte, over their sizes and some blocks.
 //!
 //! A digest detects accidental changes of data. It offers no protection against deliberate deception.
 
@@ -10,7 +11,8 @@ use std::path::Path;
 use crate::error::DataError;
 use forebay_base::{DataType, Tensor};
 
-/// If files together are larger than this, they are not read whole: only the size and some blocks of each count.
+/// If files together are larger than this, they are not read whole: only their sizes and some blocks count. These blocks together have at
+/// most this many bytes.
 pub(crate) const WHOLE_BYTES_MAX: u64 = 1 << 30;
 /// The size of such a block.
 const BLOCK_BYTES: u64 = 64 << 10;
@@ -59,7 +61,7 @@ impl Digest {
     }
 
     /// Adds files, in the order given: their sizes and contents or, if these are too large to be read for a digest alone, their sizes and
-    /// blocks from the start, the middle and the end.
+    /// blocks from the start, the middle and the end; of very many files, blocks of every n-th.
     ///
     /// # Errors
     /// [`DataError::Io`] naming the file.
@@ -73,15 +75,15 @@ impl Digest {
         whole_bytes_max: u64,
     ) -> Result<(), DataError> {
         let size = |path: &Path| std::fs::metadata(path).map_err(|error| DataError::io(path, error));
-        let mut total_bytes = 0u64;
-        for path in paths.clone() {
-            total_bytes = total_bytes.saturating_add(size(path)?.len());
-        }
-        for path in paths {
-            let size_bytes = size(path)?.len();
+        let sizes = paths.clone().map(|path| Ok(size(path)?.len())).collect::<Result<Vec<u64>, DataError>>()?;
+        let is_whole = sizes.iter().fold(0, |sum: u64, &size| sum.saturating_add(size)) <= whole_bytes_max;
+        let blocks_bytes = 3 * BLOCK_BYTES * sizes.len() as u64;
+        let every = if is_whole { 1 } else { blocks_bytes.div_ceil(whole_bytes_max.max(1)) };
+        for ((number, &size_bytes), path) in (0..).zip(&sizes).zip(paths) {
             self.crc32.update(&size_bytes.to_le_bytes());
-            self.add_file(path, size_bytes, total_bytes <= whole_bytes_max)
-                .map_err(|error| DataError::io(path, error))?;
+            if number % every == 0 {
+                self.add_file(path, size_bytes, is_whole).map_err(|error| DataError::io(path, error))?;
+            }
         }
         Ok(())
     }
@@ -158,5 +160,27 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let missing = Digest::default().add_files([path.as_path()].into_iter()).unwrap_err();
         assert!(missing.to_string().contains("data"), "{missing}");
+    }
+
+    #[test]
+    fn of_very_many_files_some_are_read_and_all_sizes_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths: Vec<_> = (0..20).map(|number| folder.path().join(number.to_string())).collect();
+        paths.iter().for_each(|path| std::fs::write(path, [7; 100]).unwrap());
+        let of = || {
+            let mut digest = Digest::default();
+            digest.add_files_within(paths.iter().map(|path| path.as_path()), 1999).unwrap();
+            digest.text()
+        };
+        let before = of();
+        assert!(before.ends_with(":100"), "{before}");
+        for (file, bytes, counts) in [(0, vec![8; 100], true), (9, vec![8; 100], false), (9, vec![7; 99], true)] {
+            std::fs::write(&paths[file], bytes).unwrap();
+            assert_eq!(of() != before, counts, "file {file}");
+            std::fs::write(&paths[file], [7; 100]).unwrap();
+        }
+        let mut whole = Digest::default();
+        whole.add_files_within(paths.iter().map(|path| path.as_path()), 2000).unwrap();
+        assert!(whole.text().ends_with(":2000"), "{whole:?}");
     }
 }

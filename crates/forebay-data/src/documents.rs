@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::DataError;
+use crate::names::has_extension;
 #[cfg(feature = "tables")]
 use crate::table::{Column, Kind, Table};
 #[cfg(feature = "tables")]
@@ -84,7 +85,7 @@ impl Documents {
         for path in text_files(path)? {
             let file = forebay_limits::open_regular(&path).map_err(|error| DataError::io(&path, error))?;
             let size_bytes = file.metadata().map_err(|error| DataError::io(&path, error))?.len();
-            let has_lines = path.extension().is_some_and(|extension| extension != "txt");
+            let has_lines = !has_extension(&path, &["txt"]);
             files.push(TextFile { path, file, size_bytes, has_lines });
         }
         Ok(Documents {
@@ -182,7 +183,10 @@ impl Documents {
             self.line = Some(line);
         }
         let Some((_, text, end)) = &self.line else { unreachable!("it was read") };
-        let rest = &text[place.within as usize..];
+        let Some(rest) = text.get(place.within as usize..) else {
+            let path = self.paths().get(place.file as usize).map_or(String::new(), |path| path.display().to_string());
+            return Err(DataError::malformed(path, "it has changed: a document is shorter than when it was opened"));
+        };
         let is_last = rest.len() <= PIECE_BYTES_MAX;
         let rest = if is_last { rest } else { &rest[..cut(&rest[..boundary(rest, PIECE_BYTES_MAX)])] };
         let next = match is_last {
@@ -263,6 +267,8 @@ impl TextFile {
 
 /// Returns the text of a line of JSON, which is a string or an object with the text under the key.
 fn text_of(line: &[u8], key: Option<&str>) -> Result<String, String> {
+    // Some programs begin a file with a byte order mark.
+    let line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line);
     let value: serde_json::Value = serde_json::from_slice(line).map_err(|error| format!("it is not JSON: {error}"))?;
     match value {
         serde_json::Value::String(text) => Ok(text),
@@ -338,6 +344,18 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_became_shorter_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("d.jsonl");
+        std::fs::write(&path, format!("\"{}\"", "x".repeat(40_000))).unwrap();
+        let first = Documents::open(&path, None).unwrap().piece(Place::default()).unwrap().unwrap();
+        assert!(!first.is_last);
+        std::fs::write(&path, "\"x\"").unwrap();
+        let error = Documents::open(&path, None).unwrap().piece(first.next).unwrap_err().to_string();
+        assert!(error.contains("d.jsonl: it has changed: a document is shorter"), "{error}");
+    }
+
+    #[test]
     fn lines_hold_text_under_a_key_and_damage_has_a_place() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("d.jsonl");
@@ -358,6 +376,8 @@ mod tests {
         );
         std::fs::write(&path, "\"a\"\n{\"text\": \n").unwrap();
         assert!(pieces(&path, None).unwrap_err().contains("it is not JSON"));
+        std::fs::write(&path, "\u{feff}{\"text\": \"a\"}\n").unwrap();
+        assert_eq!(pieces(&path, None).unwrap()[0].text, "a");
         let path = folder.path().join("e.txt");
         std::fs::write(&path, b"good\xff").unwrap();
         assert!(pieces(&path, None).unwrap_err().contains("e.txt: it is not UTF-8 text: byte 4"));

@@ -1,6 +1,6 @@
 //! Guesses what a data set holds if no model says what it expects, so that it can be inspected.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use forebay_base::DataType;
 
@@ -53,8 +53,13 @@ pub fn guess_with(data: &str, image_size: u64, reading: &Reading) -> Result<Requ
             while shape.len() > 3 && shape.last() == Some(&1) {
                 shape.pop();
             }
-            let sample_shape = [&[first.images.len() as u64], shape.as_slice()].concat();
-            let inputs = vec![input("image", sample_shape)];
+            // Axes of an image that its labels do not have are channels. An image that cannot be read is named when it is needed.
+            let channels = |image: &PathBuf| -> u64 {
+                let found = volume_file::open(image).map(|stream| stream.header().shape.clone());
+                found.unwrap_or_default().iter().skip(shape.len()).product()
+            };
+            let channels: u64 = first.images.iter().map(channels).sum();
+            let inputs = vec![input("image", [&[channels], shape.as_slice()].concat())];
             Ok(Requirements { inputs, input_scale: 1.0, labels, label_shape: shape })
         }
         Kind::Images | Kind::Table | Kind::Shards => {
@@ -96,4 +101,24 @@ fn of_arrays(path: &Path) -> Result<Requirements, DataError> {
         inputs.push(InputDescription { name, data_type: DataType::Float32, sample_shape });
     }
     Ok(Requirements { inputs, input_scale: 1.0, labels, label_shape })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nifti::samples;
+
+    #[test]
+    fn a_fourth_axis_of_an_image_is_channels() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, shape) in [("imagesTr", [2, 3, 4, 5].as_slice()), ("labelsTr", &[2, 3, 4])] {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+            let voxels = vec![1; shape.iter().product::<i16>() as usize];
+            std::fs::write(folder.path().join(name).join("a.nii"), samples::file(2, shape, &voxels, 0.0, 0.0)).unwrap();
+        }
+        let data = folder.path().to_str().unwrap();
+        let found = guess(data, 8).unwrap();
+        assert_eq!(found.inputs[0].sample_shape, [5, 2, 3, 4]);
+        assert_eq!(crate::open(data, &found).unwrap().batch(&[0]).unwrap().inputs["image"].shape(), [1, 5, 2, 3, 4]);
+    }
 }

@@ -4,6 +4,12 @@ use std::io::{BufRead, Error, ErrorKind, Read, Result};
 
 use flate2::bufread::GzDecoder;
 
+/// Returns the most bytes that this many bytes of a gzip or ZIP file decompress to. More are corrupt or hostile: deflate cannot shrink data
+/// by more than this factor, apart from the overhead of tiny files.
+pub(crate) fn unpacked_bytes_max(packed_bytes: u64) -> u64 {
+    packed_bytes.saturating_mul(1032).saturating_add(4096)
+}
+
 /// The decompressed contents of a gzip file. Zeros after the last stream, to which some media pad files, are left out.
 pub(crate) struct Gzip<R> {
     /// The stream that is read; `None` after the last one.

@@ -21,6 +21,8 @@ pub(crate) struct ImageSet {
     pub(crate) files: Vec<PathBuf>,
     /// The labels of all files, stacked along the first axis.
     pub(crate) labels: Tensor,
+    /// The names of the classes in order, if labels are named classes.
+    pub(crate) classes: Option<Vec<String>>,
     /// The weight of each file, if a table specifies weights.
     pub(crate) weights: Option<Vec<f64>>,
     /// The conversion to the model's input.
@@ -38,13 +40,13 @@ pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source
         let reason = format!("a folder of images has one label per image, but the model expects {shape:?} per sample");
         return Err(DataError::layout(folder, reason));
     }
-    let ClassFolders { files, labels, kind } = class_folders(folder, "images", is_image)?;
+    let ClassFolders { files, labels, classes, kind } = class_folders(folder, "images", is_image)?;
     if files.is_empty() {
         let reason = "no data in this folder: expected sub-folders, one per class, of PNG, JPEG, WebP or TIFF images; or \
                       NIfTI pairs, .npy files, tar shards, or Parquet or Arrow files";
         return Err(DataError::layout(folder, reason));
     }
-    Ok(Box::new(ImageSet { kind, files, labels, weights: None, images }))
+    Ok(Box::new(ImageSet { kind, files, labels, classes: Some(classes), weights: None, images }))
 }
 
 /// Returns labels as classes, if each sample has exactly one.
@@ -90,6 +92,10 @@ impl Source for ImageSet {
         Ok(one_each(&self.labels))
     }
 
+    fn class_names(&self) -> Option<&[String]> {
+        self.classes.as_deref()
+    }
+
     fn weights(&self) -> Option<Vec<f64>> {
         self.weights.clone()
     }
@@ -104,7 +110,7 @@ impl Source for ImageSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataset::{InputDescription, LabelKind};
+    use crate::dataset::{DataSet, InputDescription, LabelKind};
     use forebay_base::DataType;
 
     fn requirements(channels: u64) -> Requirements {
@@ -150,6 +156,50 @@ mod tests {
             open(folder.path(), &requirements(1)).unwrap().batch(&[0]).unwrap().inputs["x"].shape(),
             [1, 1, 2, 3]
         );
+    }
+
+    #[test]
+    fn classes_are_numbered_like_those_of_another_set() {
+        let (training, validation) = (folder(), folder());
+        for name in ["ape", "cow"] {
+            std::fs::create_dir(training.path().join(name)).unwrap();
+        }
+        let set = |folder: &tempfile::TempDir| DataSet::new(open(folder.path(), &requirements(1)).unwrap(), None, "D");
+        let mut numbered = set(&validation).unwrap();
+        assert_eq!(numbered.batch(&[0, 1]).unwrap().labels, Tensor::from_i64(&[2], &[0, 1]));
+        numbered.number_classes_like(&set(&training).unwrap()).unwrap();
+        assert_eq!(numbered.batch(&[0, 1]).unwrap().labels, Tensor::from_i64(&[2], &[1, 3]));
+        // An unknown class without images does not matter.
+        std::fs::create_dir(validation.path().join("bee")).unwrap();
+        let mut numbered = set(&validation).unwrap();
+        numbered.number_classes_like(&set(&training).unwrap()).unwrap();
+        assert_eq!(numbered.batch(&[0, 1]).unwrap().labels, Tensor::from_i64(&[2], &[1, 3]));
+        std::fs::copy(validation.path().join("cat/b.png"), validation.path().join("bee/b.png")).unwrap();
+        let error = set(&validation).unwrap().number_classes_like(&set(&training).unwrap()).unwrap_err().to_string();
+        assert_eq!(error, "D: there is no class 'bee' in D, whose classes are ape, cat, cow, dog");
+    }
+
+    #[test]
+    fn images_too_wide_to_be_resized_are_named() {
+        let folder = folder();
+        let wide = forebay_images::image::GrayImage::new(1 << 20, 1);
+        wide.save(folder.path().join("cat/b.png")).unwrap();
+        let mut wanted = requirements(1);
+        wanted.inputs[0].sample_shape = vec![1, 1 << 31, 1];
+        let error = open(folder.path(), &wanted).unwrap().batch(&[0]).unwrap_err().to_string();
+        assert!(error.contains("b.png: resizing it from 1048576 x 1 to 1 x 2147483648 pixels: "), "{error}");
+    }
+
+    #[test]
+    fn images_of_16_bits_keep_all_of_them() {
+        let folder = folder();
+        let image = forebay_images::image::ImageBuffer::from_pixel(3, 2, forebay_images::image::Luma([1000u16]));
+        image.save(folder.path().join("cat/b.png")).unwrap();
+        for channels in [1, 3] {
+            let batch = open(folder.path(), &requirements(channels)).unwrap().batch(&[0]).unwrap();
+            let values = batch.inputs["x"].to_f32().unwrap();
+            assert!(values.iter().all(|&value| value == 1000.0 / 65535.0), "{values:?}");
+        }
     }
 
     #[test]

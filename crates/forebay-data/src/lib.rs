@@ -6,6 +6,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`error`] | errors, which name the file and the place in it |
+//! | `names` | files by their names |
 //! | [`mod@convert`] | conversions between element types |
 //! | [`npy`] | files of one NumPy array |
 //! | [`npz`] | files of several NumPy arrays |
@@ -21,12 +22,14 @@
 //! | `plane`, [`augment`] | random changes to samples |
 //! | `mixing` | mixing samples with others |
 //! | [`normalization`] | normalisation by the mean and deviation of each channel |
+//! | `requirements` | what a caller requires of a data set |
 //! | [`dataset`] | data sets of any kind as batches, by input name |
 //! | `array_rows` | rows of an array, in memory or in a file |
 //! | [`arrays`] | arrays by name, from an archive or a folder |
 //! | [`archive_set`] | data sets in an `.npz` archive or a folder of `.npy` files |
 //! | [`ragged_set`] | data sets of samples of different sizes |
 //! | [`volume_set`] | data sets of pairs of volumes |
+//! | `kept` | samples that stay in memory |
 //! | `class_folders` | folders with one sub-folder for each class |
 //! | `image_file` | image files |
 //! | [`image_set`] | data sets of images, one folder per class |
@@ -78,9 +81,11 @@ mod guess;
 mod gzip;
 mod image_file;
 pub mod image_set;
+mod kept;
 pub mod loader;
 pub mod manifest;
 mod mixing;
+mod names;
 pub mod nifti;
 pub mod normalization;
 pub mod npy;
@@ -94,6 +99,7 @@ mod patch_set;
 mod plane;
 pub mod ragged_set;
 pub mod reading;
+mod requirements;
 pub mod sampler;
 pub mod sheet;
 mod sound_file;

@@ -32,6 +32,7 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let mut records = records(text).map_err(|(line, reason)| at(line, reason))?.into_iter();
     let columns = records.next().map(|(_, columns)| columns).unwrap_or_default();
+    let columns: Vec<String> = columns.iter().map(|column| column.trim().to_owned()).collect();
     if columns.first().map(String::as_str) != Some("path") || columns.len() < 2 {
         return Err(at(
             1,
@@ -43,8 +44,9 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
     let (mut files, mut labels, mut weights) = (Vec::new(), Vec::new(), Vec::new());
     for (line, row) in records {
         let mut row = row.into_iter();
-        let file = row.next().filter(|file| !file.is_empty()).ok_or_else(|| at(line, "the path is missing".into()))?;
-        let mut row: Vec<String> = row.collect();
+        let file = row.next().filter(|file| !file.trim().is_empty());
+        let file = file.ok_or_else(|| at(line, "the path is missing".into()))?;
+        let mut row: Vec<String> = row.map(|cell| cell.trim().to_owned()).collect();
         if row.len() + 1 != columns.len() {
             return Err(at(line, format!("{} columns, but the first line names {}", row.len() + 1, columns.len())));
         }
@@ -59,12 +61,12 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
     }
     let labels = match requirements.labels {
         LabelKind::Classes => classes(&labels, requirements),
-        LabelKind::Values(data_type) => values(&labels, data_type, requirements, path),
+        LabelKind::Values(data_type) => values(&labels, data_type, requirements, path).map(|values| (values, None)),
     };
-    let labels = labels.map_err(|(line, reason)| at(line, reason))?;
+    let (labels, classes) = labels.map_err(|(line, reason)| at(line, reason))?;
     let kind = format!("a table of images with the columns {}", columns.join(", "));
     let weights = weight.map(|_| weights);
-    Ok(Box::new(ImageSet { kind, files, labels, weights, images }))
+    Ok(Box::new(ImageSet { kind, files, labels, classes, weights, images }))
 }
 
 /// The cells of a line, with its number.
@@ -73,7 +75,11 @@ type Row = (usize, Vec<String>);
 /// Labels with their line numbers.
 type Labels = [Row];
 
-fn classes(labels: &Labels, requirements: &Requirements) -> Result<Tensor, (usize, String)> {
+/// The classes of samples, and the names of classes in order if labels are words.
+type Classes = (Tensor, Option<Vec<String>>);
+
+/// Returns labels as classes.
+fn classes(labels: &Labels, requirements: &Requirements) -> Result<Classes, (usize, String)> {
     let wanted = &requirements.label_shape;
     if let Some((line, row)) = labels.iter().find(|(_, row)| row.len() != 1 || !wanted.is_empty()) {
         return Err((*line, format!("found {} class labels, but the model expects {wanted:?} per sample", row.len())));
@@ -87,10 +93,11 @@ fn classes(labels: &Labels, requirements: &Requirements) -> Result<Tensor, (usiz
     let is_number = |word: &str| word.parse::<f64>().is_ok_and(f64::is_finite);
     // Words can look like numbers, as the classes of characters 0 to 9 and A to Z do, and a class can be called NA.
     let has_words = first(&|word| !is_number(word) && !is_missing(word)).is_some();
+    let mut names: BTreeMap<&str, i64> = BTreeMap::new();
     let numbers = match words().map(number).collect::<Option<Vec<i64>>>() {
         Some(numbers) => numbers,
         None if has_words && words().all(|word| !word.is_empty()) => {
-            let mut names: BTreeMap<&str, i64> = words().map(|word| (word, 0)).collect();
+            names = words().map(|word| (word, 0)).collect();
             names.values_mut().zip(0..).for_each(|(class, number)| *class = number);
             words().map(|word| names[word]).collect()
         }
@@ -105,7 +112,9 @@ fn classes(labels: &Labels, requirements: &Requirements) -> Result<Tensor, (usiz
             });
         }
     };
-    Ok(Tensor::from_i64(&[numbers.len() as u64], &numbers))
+    let names = Some(names).filter(|names| !names.is_empty());
+    let names = names.map(|names| names.into_keys().map(str::to_owned).collect());
+    Ok((Tensor::from_i64(&[numbers.len() as u64], &numbers), names))
 }
 
 /// Returns whether a cell has no value among numbers: it is empty, or what some programs write for that.
@@ -127,24 +136,31 @@ fn values(
     path: &Path,
 ) -> Result<Tensor, (usize, String)> {
     let count: u64 = requirements.label_shape.iter().product();
-    let mut numbers = Vec::new();
+    // Numbers for float64 are not rounded to float32 first.
+    let is_single = data_type.is_float() && data_type != DataType::Float64;
+    let number = |word: &str| match is_single {
+        true => word.parse::<f32>().ok().filter(|number| number.is_finite()).map(f64::from),
+        false => word.parse::<f64>().ok().filter(|number| number.is_finite()),
+    };
+    let holder = if is_single { DataType::Float32 } else { DataType::Float64 };
+    let mut numbers: Vec<u8> = Vec::new();
     for (line, row) in labels {
         if row.len() as u64 != count {
             let wanted = &requirements.label_shape;
             return Err((*line, format!("found {} labels, but the model expects {wanted:?} per sample", row.len())));
         }
         for word in row {
-            let number = word.parse::<f32>().ok().filter(|number| number.is_finite());
-            numbers.push(number.ok_or_else(|| (*line, format!("'{word}' is not a number that float32 can hold")))?);
+            let wrong = || (*line, format!("'{word}' is not a number that {holder} can hold"));
+            numbers.extend(number(word).ok_or_else(wrong)?.to_le_bytes());
         }
     }
     let shape: Vec<u64> = [labels.len() as u64].into_iter().chain(requirements.label_shape.iter().copied()).collect();
-    let tensor = Tensor::from_f32(&shape, &numbers);
+    let tensor = Tensor::new(DataType::Float64, &shape, numbers).expect("as many numbers as the shape has");
     convert(tensor, data_type, 1.0, &path.display().to_string()).map_err(|error| (1, error.to_string()))
 }
 
 /// Splits a table into the cells of its lines, without empty lines; each comes with the number of its first line. A cell that begins with a
-/// double quote ends with one, and can contain commas, line breaks, and quotes if they are doubled.
+/// double quote ends with one, and can contain commas, line breaks, spaces at its ends, and quotes if they are doubled.
 ///
 /// # Errors
 /// The number of a line and what is wrong with it.
@@ -152,6 +168,12 @@ fn records(text: &str) -> Result<Vec<Row>, (usize, String)> {
     let (mut records, mut cells, mut cell) = (Vec::new(), Vec::new(), String::new());
     // The line in which a quoted cell begins, while it is read.
     let mut quoted: Option<usize> = None;
+    // Whether the cell begins with a quote. Otherwise, spaces around it do not count.
+    let mut is_exact = false;
+    let end = |cell: &mut String, is_exact: &mut bool| {
+        let cell = std::mem::take(cell);
+        if std::mem::take(is_exact) { cell } else { cell.trim().to_owned() }
+    };
     let (mut line, mut first) = (1, 1);
     let mut letters = text.chars().peekable();
     while let Some(mut letter) = letters.next() {
@@ -166,20 +188,24 @@ fn records(text: &str) -> Result<Vec<Row>, (usize, String)> {
                 None => quoted = None,
             },
             _ if quoted.is_some() => cell.push(letter),
-            '"' if cell.trim().is_empty() => quoted = Some(line),
-            ',' => cells.push(std::mem::take(&mut cell).trim().to_owned()),
+            '"' if !is_exact && cell.trim().is_empty() => {
+                cell.clear();
+                (quoted, is_exact) = (Some(line), true);
+            }
+            ',' => cells.push(end(&mut cell, &mut is_exact)),
             '\n' => {
-                cells.push(std::mem::take(&mut cell).trim().to_owned());
+                cells.push(end(&mut cell, &mut is_exact));
                 records.push((first, std::mem::take(&mut cells)));
                 first = line;
             }
+            ' ' | '\t' if is_exact => {}
             _ => cell.push(letter),
         }
     }
     if let Some(line) = quoted {
         return Err((line, "a cell begins with a double quote, but none ends it".to_owned()));
     }
-    cells.push(cell.trim().to_owned());
+    cells.push(end(&mut cell, &mut is_exact));
     records.push((first, cells));
     records.retain(|(_, cells)| *cells != [""]);
     Ok(records)
@@ -225,6 +251,14 @@ mod tests {
         assert_eq!(labels(&rows(["dog", "cat"]), LabelKind::Classes, &[]).unwrap(), Tensor::from_i64(&[2], &[0, 1]));
         let values = LabelKind::Values(DataType::Float32);
         assert_eq!(labels(&rows(["0.5", "-2"]), values, &[1]).unwrap(), Tensor::from_f32(&[2, 1], &[-2.0, 0.5]));
+        // Large and exact numbers, if the type holds them.
+        let values = LabelKind::Values(DataType::Float64);
+        let bytes: Vec<u8> = [1e39f64, 0.1].iter().flat_map(|number| number.to_le_bytes()).collect();
+        let expected = Tensor::new(DataType::Float64, &[2, 1], bytes).unwrap();
+        assert_eq!(labels(&rows(["0.1", "1e39"]), values, &[1]).unwrap(), expected);
+        let values = LabelKind::Values(DataType::Float32);
+        let error = labels(&rows(["0.1", "1e39"]), values, &[1]).unwrap_err();
+        assert!(error.contains("line 4: '1e39' is not a number that float32 can hold"), "{error}");
         let two = "path,u,v\nimages/a.png,1,2\n\"images/b, 2.png\",3,4\n";
         assert_eq!(labels(two, values, &[2]).unwrap(), Tensor::from_f32(&[2, 2], &[3.0, 4.0, 1.0, 2.0]));
     }
@@ -270,6 +304,11 @@ mod tests {
             [row(1, &["a", "b"]), row(3, &["two\nlines, \"x\"", "1"]), row(5, &["5\" disk", ""])]
         );
         assert_eq!(records("a,b\n1,\"2\n3,4\n").unwrap_err().0, 2);
+        assert_eq!(read(" a , \" b\t\" ,\"\" \n"), [row(1, &["a", " b\t", ""])]);
+        let spaces = table("path,label\n\" c.png\",\" 7\"\n");
+        std::fs::rename(spaces.0.path().join("images/a.png"), spaces.0.path().join(" c.png")).unwrap();
+        let mut set = open(&spaces.1, &requirements(LabelKind::Classes, &[])).unwrap();
+        assert_eq!(set.batch(&[0]).unwrap().labels, Tensor::from_i64(&[1], &[7]));
     }
 
     #[test]
@@ -303,5 +342,10 @@ mod tests {
             let error = labels(text, kind, shape).unwrap_err();
             assert!(error.contains("table.csv") && error.contains(words), "{error}");
         }
+        // Reading a device would never end.
+        let (_folder, path) = table("path,label\n/dev/zero,1\n");
+        let mut set = open(&path, &requirements(LabelKind::Classes, &[])).unwrap();
+        let error = set.batch(&[0]).unwrap_err().to_string();
+        assert!(error.contains("/dev/zero: it is not a regular file"), "{error}");
     }
 }

@@ -11,15 +11,12 @@ use forebay_base::DataType;
 
 use crate::convert::to_f64;
 use crate::error::DataError;
-use crate::gzip::Gzip;
+use crate::gzip::{Gzip, unpacked_bytes_max};
+use crate::names::{has_extension, without_ending};
 use crate::npy::row_major;
 use forebay_base::host_tensor::{Tensor, packed_size_bytes};
 
 const HEADER_BYTES: usize = 348;
-/// Gzip cannot shrink data by more than this factor; a header that promises more is corrupt or hostile.
-const DEFLATE_RATIO_MAX: u64 = 1032;
-/// An allowance for tiny files, whose overhead outweighs the ratio.
-const DEFLATE_SLACK_BYTES: u64 = 4096;
 /// The largest plausible offset of the elements. Extensions lie between the header and the elements.
 const VOXEL_OFFSET_MAX: u64 = 64 << 20;
 
@@ -52,8 +49,7 @@ pub fn is_nifti(path: &Path) -> bool {
 
 /// Returns the file's name without `.nii` or `.nii.gz`, or `None` if it is not a NIfTI file.
 pub fn stem(path: &Path) -> Option<&str> {
-    let name = path.file_name()?.to_str()?;
-    name.strip_suffix(".nii.gz").or_else(|| name.strip_suffix(".nii"))
+    without_ending(path, &[".nii.gz", ".nii"])
 }
 
 /// Reads a whole volume.
@@ -80,11 +76,11 @@ pub fn open(path: &Path) -> Result<VoxelStream<Box<dyn Read>>, DataError> {
     let origin = path.display().to_string();
     let file = forebay_limits::open_regular(path).map_err(|error| DataError::io(path, error))?;
     let file_bytes = file.metadata().map_err(|error| DataError::io(path, error))?.len();
-    let is_packed = path.extension().is_some_and(|extension| extension == "gz");
+    let is_packed = has_extension(path, &["gz"]);
     let file = BufReader::new(file);
     let stream: Box<dyn Read> = if is_packed { Box::new(Gzip::new(file)) } else { Box::new(file) };
     let stream = VoxelStream::new(stream, &origin)?;
-    if is_packed { stream.packed(file_bytes) } else { Ok(stream) }
+    if is_packed { stream.packed(file_bytes) } else { Ok(stream.stored(file_bytes)) }
 }
 
 /// The voxels of a volume, in the order of its file: the first axis is the fastest.
@@ -97,6 +93,8 @@ pub struct VoxelStream<R> {
     left_bytes: u64,
     /// Whether the file is compressed.
     is_packed: bool,
+    /// The size of the file, if it is known and the file is not compressed.
+    file_bytes: Option<u64>,
 }
 
 impl<R: Read> VoxelStream<R> {
@@ -129,7 +127,7 @@ impl<R: Read> VoxelStream<R> {
                 malformed(format!("a volume of {:?} {} elements is too large", header.shape, header.data_type))
             })?;
         let (origin, left_bytes) = (origin.to_owned(), size_bytes);
-        Ok(VoxelStream { stream, origin, header, size_bytes, left_bytes, is_packed: false })
+        Ok(VoxelStream { stream, origin, header, size_bytes, left_bytes, is_packed: false, file_bytes: None })
     }
 
     /// Returns the stream of a compressed file of this size, whose checksum is verified after the last voxel.
@@ -137,13 +135,31 @@ impl<R: Read> VoxelStream<R> {
     /// # Errors
     /// [`DataError`] naming the file if it cannot decompress to as many voxels as the header says.
     pub(crate) fn packed(self, file_bytes: u64) -> Result<VoxelStream<R>, DataError> {
-        let believable = file_bytes.saturating_mul(DEFLATE_RATIO_MAX).saturating_add(DEFLATE_SLACK_BYTES);
-        match self.size_bytes > believable {
+        match self.size_bytes > unpacked_bytes_max(file_bytes) {
             true => {
                 let reason = format!("{file_bytes} bytes cannot decompress to {} bytes of voxels", self.size_bytes);
                 Err(DataError::malformed(&self.origin, reason))
             }
             false => Ok(VoxelStream { is_packed: true, ..self }),
+        }
+    }
+
+    /// Returns the stream of a file of this size, which is not compressed.
+    pub(crate) fn stored(self, file_bytes: u64) -> VoxelStream<R> {
+        VoxelStream { file_bytes: Some(file_bytes), ..self }
+    }
+
+    /// Checks that the file is large enough for its voxels, before memory is taken for them.
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file.
+    pub(crate) fn check_size(&self) -> Result<(), DataError> {
+        match self.file_bytes.filter(|&file_bytes| file_bytes < self.size_bytes) {
+            Some(file_bytes) => {
+                let reason = format!("truncated: {file_bytes} bytes cannot hold {} bytes of voxels", self.size_bytes);
+                Err(DataError::malformed(&self.origin, reason))
+            }
+            None => Ok(()),
         }
     }
 

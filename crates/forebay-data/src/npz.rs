@@ -9,13 +9,9 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
 use crate::error::DataError;
+use crate::gzip::unpacked_bytes_max;
 use crate::npy;
 use forebay_base::{Tensor, TensorType};
-
-/// Deflate cannot shrink data by more than this factor; an entry that promises more is corrupt or hostile.
-const DEFLATE_RATIO_MAX: u64 = 1032;
-/// An allowance for tiny entries, whose overhead outweighs the ratio.
-const DEFLATE_SLACK_BYTES: u64 = 4096;
 
 /// An open archive. Arrays are read on demand.
 pub struct Archive {
@@ -98,7 +94,7 @@ impl Archive {
             .map_err(|error| DataError::malformed(&origin, format!("cannot read the array: {error}")))?;
         let believable = match entry.compression() {
             CompressionMethod::Stored => entry.compressed_size(),
-            _ => entry.compressed_size().saturating_mul(DEFLATE_RATIO_MAX).saturating_add(DEFLATE_SLACK_BYTES),
+            _ => unpacked_bytes_max(entry.compressed_size()),
         };
         if entry.size() > believable {
             let (size, compressed) = (entry.size(), entry.compressed_size());

@@ -5,13 +5,15 @@
 //! grid.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
 
 use forebay_base::DataType;
+use forebay_base::host_tensor::packed_size_bytes;
 
 use crate::error::DataError;
 use crate::gzip::Gzip;
+use crate::names::without_ending;
 use crate::nifti::{Header, VoxelStream};
 
 /// The longest header.
@@ -27,14 +29,21 @@ struct Fields {
     big_endian: Option<bool>,
     data_file: Option<String>,
     line_skip: u64,
-    byte_skip: u64,
+    /// The number of bytes before the voxels; `None` if the voxels are the last bytes of their file.
+    byte_skip: Option<u64>,
     kinds: Vec<String>,
 }
 
 /// Returns the file's name without `.nrrd` or `.nhdr`, or `None` if it is not an NRRD file.
 pub(crate) fn stem(path: &Path) -> Option<&str> {
-    let name = path.file_name()?.to_str()?;
-    name.strip_suffix(".nrrd").or_else(|| name.strip_suffix(".nhdr"))
+    without_ending(path, &[".nrrd", ".nhdr"])
+}
+
+/// Returns the file of the voxels, if that is not the file of the header itself.
+pub(crate) fn voxel_file(path: &Path) -> Option<PathBuf> {
+    let header = forebay_limits::open_regular(path).ok()?;
+    let fields = Fields::read(&mut BufReader::new(header)).ok()?;
+    fields.data_file_next_to(path).filter(|path| path.is_file())
 }
 
 /// Opens a volume and reads its header. Voxels are read on demand.
@@ -48,13 +57,12 @@ pub(crate) fn open(path: &Path) -> Result<VoxelStream<Box<dyn Read>>, DataError>
     let mut stream = BufReader::new(file);
     let fields = Fields::read(&mut stream).map_err(|reason| DataError::malformed(&origin, reason))?;
     let unsupported = |reason: String| DataError::unsupported(&origin, reason);
-    if let Some(name) = &fields.data_file {
+    if let (Some(name), Some(other)) = (&fields.data_file, fields.data_file_next_to(path)) {
         if name.starts_with("LIST") || name.contains('%') {
             return Err(unsupported(
                 "voxels in several files are not supported; save them as one .nrrd file".to_owned(),
             ));
         }
-        let other = path.parent().unwrap_or(Path::new("")).join(name);
         let file = forebay_limits::open_regular(&other).map_err(|error| DataError::io(&other, error))?;
         file_bytes = file.metadata().map_err(|error| DataError::io(&other, error))?.len();
         stream = BufReader::new(file);
@@ -73,29 +81,46 @@ pub(crate) fn open(path: &Path) -> Result<VoxelStream<Box<dyn Read>>, DataError>
         return Err(unsupported(reason));
     }
     let header = fields.header().map_err(|reason| DataError::malformed(&origin, reason))?;
-    let voxels = voxels(stream, &fields, is_packed);
+    let size_bytes = packed_size_bytes(header.data_type, &header.shape).unwrap_or(u64::MAX);
+    let voxels = voxels(stream, &fields, is_packed, size_bytes);
     let voxels =
         voxels.map_err(|error| DataError::malformed(&origin, format!("cannot skip to the voxels: {error}")))?;
     let stream = VoxelStream::of(voxels, &origin, header)?;
-    if is_packed { stream.packed(file_bytes) } else { Ok(stream) }
+    if is_packed { stream.packed(file_bytes) } else { Ok(stream.stored(file_bytes)) }
 }
 
-/// Returns the stream of voxels, positioned at the first one.
-fn voxels(mut stream: BufReader<File>, fields: &Fields, is_packed: bool) -> std::io::Result<Box<dyn Read>> {
+/// Returns the stream of voxels, which take this many bytes, positioned at the first one.
+fn voxels(
+    mut stream: BufReader<File>,
+    fields: &Fields,
+    is_packed: bool,
+    size_bytes: u64,
+) -> std::io::Result<Box<dyn Read>> {
     let mut line = Vec::new();
     for _ in 0..fields.line_skip {
         line.clear();
-        stream.by_ref().take(HEADER_BYTES_MAX).read_until(b'\n', &mut line)?;
+        if stream.by_ref().take(HEADER_BYTES_MAX).read_until(b'\n', &mut line)? == 0 {
+            return Err(std::io::Error::other(format!("it has fewer than {} lines", fields.line_skip)));
+        }
     }
+    let Some(byte_skip) = fields.byte_skip else {
+        if is_packed {
+            return Err(std::io::Error::other("a byte skip of -1 requires the encoding raw"));
+        }
+        // A file that is too small is refused when its voxels are read.
+        let file_bytes = stream.get_ref().metadata()?.len();
+        stream.seek(SeekFrom::Start(file_bytes.saturating_sub(size_bytes)))?;
+        return Ok(Box::new(stream));
+    };
     let mut voxels: Box<dyn Read> = if is_packed { Box::new(Gzip::new(stream)) } else { Box::new(stream) };
-    std::io::copy(&mut voxels.by_ref().take(fields.byte_skip), &mut std::io::sink())?;
+    std::io::copy(&mut voxels.by_ref().take(byte_skip), &mut std::io::sink())?;
     Ok(voxels)
 }
 
 impl Fields {
     /// Reads a header up to its empty line, or up to the end of a file that contains only the header.
     fn read(stream: &mut impl BufRead) -> Result<Fields, String> {
-        let mut fields = Fields::default();
+        let mut fields = Fields { byte_skip: Some(0), ..Fields::default() };
         let (mut number, mut bytes) = (0, 0);
         loop {
             let mut line = Vec::new();
@@ -128,6 +153,11 @@ impl Fields {
         }
     }
 
+    /// Returns the path of the file of the voxels, which is relative to the header's folder.
+    fn data_file_next_to(&self, header: &Path) -> Option<PathBuf> {
+        Some(header.parent().unwrap_or(Path::new("")).join(self.data_file.as_ref()?))
+    }
+
     /// Stores the value of a field.
     fn take(&mut self, name: &str, value: &str) -> Result<(), ()> {
         fn number<T: std::str::FromStr>(value: &str) -> Result<T, ()> {
@@ -147,7 +177,8 @@ impl Fields {
             }
             "data file" | "datafile" => self.data_file = Some(value.to_owned()),
             "line skip" | "lineskip" => self.line_skip = number(value)?,
-            "byte skip" | "byteskip" => self.byte_skip = number(value)?,
+            "byte skip" | "byteskip" if value == "-1" => self.byte_skip = None,
+            "byte skip" | "byteskip" => self.byte_skip = Some(number(value)?),
             "kinds" => self.kinds = value.split_whitespace().map(str::to_ascii_lowercase).collect(),
             _ => {}
         }
@@ -205,6 +236,7 @@ mod tests {
         let path = folder.path().join("a.nrrd");
         std::fs::write(&path, bytes).unwrap();
         let mut stream = open(&path).map_err(|error| error.to_string())?;
+        stream.check_size().map_err(|error| error.to_string())?;
         let mut voxels = vec![0; 4];
         stream.fill(&mut voxels).map_err(|error| error.to_string())?;
         Ok(voxels)
@@ -215,8 +247,8 @@ mod tests {
         let good = b"NRRD0004\n# words\ntype: ushort\ndimension: 2\nsizes: 2 1\nendian: big\nkey:=value: 1\nencoding: raw\nbyte skip: 1\n\nx\0\x01\x02\x03";
         assert_eq!(opened(good).unwrap(), [1, 0, 3, 2]);
         assert!(opened(&good[..good.len() - 1]).unwrap_err().contains("truncated: fewer than 4 bytes of voxels"));
-        let wrong =
-            |from: &str, to: &str| opened(String::from_utf8_lossy(good).replace(from, to).as_bytes()).unwrap_err();
+        let changed = |from: &str, to: &str| opened(String::from_utf8_lossy(good).replace(from, to).as_bytes());
+        assert_eq!(changed("byte skip: 1", "byte skip: -1").unwrap(), [1, 0, 3, 2]);
         for (from, to, words) in [
             ("NRRD0004", "PNG", "does not begin with NRRD000"),
             ("ushort", "block", "line 3: invalid type 'block'"),
@@ -227,8 +259,10 @@ mod tests {
             ("# words", "words", "line 2 is not a field: 'words'"),
             ("# words", "kinds: vector domain", "axis of kind 'vector'"),
             ("encoding: raw", "data file: LIST", "several files"),
+            ("byte skip: 1", "line skip: 99999999999999999", "voxels: it has fewer than 99999999999999999 lines"),
+            ("sizes: 2 1", "sizes: 2 9999999", "truncated: 119 bytes cannot hold 39999996 bytes of voxels"),
         ] {
-            let error = wrong(from, to);
+            let error = changed(from, to).unwrap_err();
             assert!(error.contains(words), "{from} {to}: {error}");
         }
         let mut file = b"NRRD0004\ntype: uchar\ndimension: 1\nsizes: 4\nencoding: gzip\n\n".to_vec();

@@ -1,16 +1,18 @@
 //! Opens data sets of the kind that a path names.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::arrays::{Arrays, HeldBytes, npy_names};
 use crate::dataset::{DataSet, Requirements, RowSelection, Source};
 use crate::error::DataError;
+use crate::names::{has_extension, listed};
 use crate::ragged_set::{self, FreeSizes};
 use crate::reading::Reading;
 use crate::table_files::format;
 use crate::text_files::text_files;
-use crate::{archive_set, class_folders, image_set, manifest, pairing, patch_set, sound_set, tar_set, volume_set};
+use crate::{archive_set, image_set, manifest, pairing, patch_set, sound_set, tar_set, volume_set};
 
 /// Opens the data set `PATH` or `PATH#START..END`: an `.npz` archive; a folder of `.npy` files, of pairs of volumes (NIfTI, NRRD), or of
 /// images or sounds by class; a table of images (`.csv`); tar shards (WebDataset); Parquet or Arrow files; or text (`.txt`, `.jsonl`),
@@ -40,7 +42,7 @@ fn open_fixed(data: &str, requirements: &Requirements, reading: &Reading) -> Res
 /// Returns the error for a folder whose sub-folders hold tables: one of them has to be named.
 fn below(folder: &Path) -> Option<DataError> {
     let has_tables = |path: &PathBuf| path.is_dir() && format(path).is_ok_and(|found| found.is_some());
-    let folders: Vec<PathBuf> = class_folders::listed(folder).ok()?.into_iter().filter(has_tables).collect();
+    let folders: Vec<PathBuf> = listed(folder).ok()?.into_iter().filter(has_tables).collect();
     let first = folders.first()?.display();
     let reason = format!(
         "no data in this folder itself, but tables in {} of its sub-folders; use one of them, such as {first}",
@@ -113,20 +115,45 @@ pub(crate) fn kind<'a>(data: &'a str, reading: &Reading) -> Result<(&'a Path, Ki
 }
 
 fn kind_of(path: &Path, reading: &Reading) -> Result<Kind, DataError> {
-    let is_table = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"));
-    Ok(match path.is_dir() {
-        _ if tar_set::is_shards(path)? => Kind::Shards,
-        _ if format(path)?.is_some() => Kind::Columns,
-        // Without a tokenizer, text next to other data is a description of it.
-        is_folder if (!is_folder || reading.text.tokenizer.is_some()) && !text_files(path)?.is_empty() => Kind::Text,
-        false if is_table => Kind::Table,
-        false => Kind::Arrays,
-        true if !npy_names(path)?.is_empty() => Kind::Arrays,
-        true if pairing::is_volume_folder(path)? => Kind::Volumes,
-        true if sound_set::is_sounds(path)? => Kind::Sounds,
-        true if !text_files(path)?.is_empty() && !image_set::is_images(path)? => Kind::Text,
-        true => Kind::Images,
+    let has_text = !text_files(path)?.is_empty();
+    if tar_set::is_shards(path)? {
+        return Ok(Kind::Shards);
+    }
+    if format(path)?.is_some() {
+        return Ok(Kind::Columns);
+    }
+    if !path.is_dir() {
+        return match (has_text, has_extension(path, &["csv"])) {
+            (true, _) => Ok(Kind::Text),
+            (_, true) => Ok(Kind::Table),
+            _ => check_archive(path).map(|()| Kind::Arrays),
+        };
+    }
+    // Without a tokenizer, text next to other data is a description of it.
+    Ok(match has_text && reading.text.tokenizer.is_some() {
+        true => Kind::Text,
+        false if !npy_names(path)?.is_empty() => Kind::Arrays,
+        false if pairing::is_volume_folder(path)? => Kind::Volumes,
+        false if sound_set::is_sounds(path)? => Kind::Sounds,
+        false if has_text && !image_set::is_images(path)? => Kind::Text,
+        false => Kind::Images,
     })
+}
+
+/// Checks that a file is an archive, by its name or its first bytes.
+///
+/// # Errors
+/// [`DataError`] naming the file, and what would be data.
+fn check_archive(path: &Path) -> Result<(), DataError> {
+    let io = |error| DataError::io(path, error);
+    let mut start = Vec::new();
+    forebay_limits::open_regular(path).map_err(io)?.take(2).read_to_end(&mut start).map_err(io)?;
+    if has_extension(path, &["npz"]) || start == b"PK" {
+        return Ok(());
+    }
+    let reason = "not a data set; a file of data is .npz, .csv, .tar, .parquet, .arrow, .txt or .jsonl, without further \
+                  compression; volumes, images, sounds and .npy files are passed as the folder that contains them";
+    Err(DataError::unsupported(path.display().to_string(), reason))
 }
 
 /// Opens a data set like [`fn@open`], or one whose samples differ in size: a folder of `.npz` files, one per sample, or an archive of
@@ -263,5 +290,21 @@ mod tests {
     #[test]
     fn missing_paths_are_named() {
         assert!(open("none/d.npz", &requirements()).err().unwrap().to_string().starts_with("none/d.npz: "));
+    }
+
+    #[test]
+    fn files_of_other_kinds_are_no_archives() {
+        let folder = tempfile::tempdir().unwrap();
+        let numbers = Tensor::from_i64(&[2], &[0, 1]);
+        npz::write(&folder.path().join("d.zip"), &[("x", &numbers), ("y", &numbers)], false).unwrap();
+        let opened = |name: &str| open(folder.path().join(name).to_str().unwrap(), &requirements());
+        assert_eq!(opened("d.zip").unwrap().sample_count(), 2);
+        for name in ["scan.nii.gz", "photo.png", "a.tar.gz", "data.json"] {
+            std::fs::write(folder.path().join(name), "words").unwrap();
+            let error = opened(name).err().unwrap().to_string();
+            assert!(error.contains(name) && error.contains("not a data set; a file of data is .npz"), "{error}");
+        }
+        std::fs::write(folder.path().join("d.npz"), "words").unwrap();
+        assert!(opened("d.npz").err().unwrap().to_string().contains("not an .npz archive"));
     }
 }

@@ -4,13 +4,14 @@
 //! - folders `imagesTr` and `labelsTr` (Medical Segmentation Decathlon, nnU-Net): the label file has the image file's name;
 //!   images whose names end in `_0000`, `_0001`, ... are the channels of one sample;
 //! - one folder with both: a label file has the word `label`, `labels`, `seg`, `segmentation` or `mask` in its name (words are separated by
-//!   `_`, `-`, `.` or a space). Its image is the file whose name, with at most one word removed, equals the label file's name without the
-//!   word for labels: `t1_2mm` and `labels_2mm`, `case7_image` and `case7_label`, `case7` and `case7_seg`.
+//!   `_`, `-`, `.` or a space). Its image is the file whose name equals the label file's name without the word for labels (`case7` and
+//!   `case7_seg`) or, if there is none, does so after one word is removed (`t1_2mm` and `labels_2mm`, `case7_image` and `case7_label`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::error::DataError;
+use crate::names::listed;
 use crate::volume_file;
 
 const LABEL_WORDS: [&str; 5] = ["label", "labels", "seg", "segmentation", "mask"];
@@ -22,6 +23,13 @@ pub struct Pair {
     pub images: Vec<PathBuf>,
     /// The label file.
     pub labels: PathBuf,
+}
+
+impl Pair {
+    /// Returns all files of the sample, including those that headers refer to.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        self.images.iter().chain([&self.labels]).flat_map(|path| volume_file::files(path)).collect()
+    }
 }
 
 /// Returns whether a folder seems to have one of the two layouts.
@@ -40,12 +48,11 @@ pub fn pairs(folder: &Path) -> Result<Vec<Pair>, DataError> {
     if folder.join("imagesTr").is_dir() { pairs_in_two_folders(folder) } else { pairs_in_one_folder(folder) }
 }
 
-/// Returns the files of volumes, by their names without extension. Hidden files are left out, because some systems store metadata in them.
+/// Returns the files of volumes, by their names without extension.
 fn volumes(folder: &Path) -> Result<BTreeMap<String, PathBuf>, DataError> {
     let mut found = BTreeMap::new();
-    for entry in std::fs::read_dir(folder).map_err(|error| DataError::io(folder, error))? {
-        let path = entry.map_err(|error| DataError::io(folder, error))?.path();
-        if let Some(stem) = volume_file::stem(&path).filter(|stem| !stem.starts_with('.'))
+    for path in listed(folder)? {
+        if let Some(stem) = volume_file::stem(&path)
             && let Some(twin) = found.insert(stem.to_owned(), path.clone())
         {
             let reason = format!("both {} and {} exist", file_name(&twin), file_name(&path));
@@ -75,17 +82,20 @@ fn pairs_in_two_folders(folder: &Path) -> Result<Vec<Pair>, DataError> {
             Err(DataError::layout(folder, format!("labelsTr has no file named {sample} for {}", file_name(&images[0]))))
         }
     };
-    let pairs = samples.into_iter().map(pair).collect::<Result<_, _>>()?;
+    let pairs = samples.into_iter().map(pair).collect::<Result<Vec<_>, _>>()?;
     match labels.into_keys().next() {
         Some(label) => {
             Err(DataError::layout(folder, format!("imagesTr has no file named {label}, but labelsTr has one")))
+        }
+        None if pairs.is_empty() => {
+            Err(DataError::layout(folder, "imagesTr and labelsTr hold no .nii, .nii.gz, .nrrd or .nhdr files"))
         }
         None => Ok(pairs),
     }
 }
 
 fn pairs_in_one_folder(folder: &Path) -> Result<Vec<Pair>, DataError> {
-    let (labels, mut images): (Vec<_>, Vec<_>) =
+    let (labels, images): (Vec<_>, Vec<_>) =
         volumes(folder)?.into_iter().partition(|(stem, _)| label_key(stem).is_some());
     if labels.is_empty() {
         let reason = format!(
@@ -94,26 +104,61 @@ fn pairs_in_one_folder(folder: &Path) -> Result<Vec<Pair>, DataError> {
         );
         return Err(DataError::layout(folder, reason));
     }
-    let mut pairs = Vec::new();
-    for (stem, labels) in labels {
-        let key = label_key(&stem).expect("label files have a key");
-        let fits = |image: &(String, PathBuf)| differs_by_at_most_one_word(&words(&image.0), &key);
-        let fitting: Vec<usize> = (0..images.len()).filter(|&index| fits(&images[index])).collect();
-        match fitting.as_slice() {
-            [index] => pairs.push(Pair { images: vec![images.remove(*index).1], labels }),
-            [] => return Err(DataError::layout(folder, format!("no image file belongs to {}", file_name(&labels)))),
-            [first, second, ..] => {
-                let names = [&images[*first].1, &images[*second].1].map(|path| file_name(path));
-                let reason = format!("both {} and {} could belong to {}", names[0], names[1], file_name(&labels));
+    // Two label files of one image would take each other's images.
+    let mut keys: BTreeMap<Vec<String>, &PathBuf> = BTreeMap::new();
+    for (stem, path) in &labels {
+        if let Some(twin) = label_key(stem).and_then(|key| keys.insert(key, path)) {
+            let reason = format!("both {} and {} could be the labels of one image", file_name(twin), file_name(path));
+            return Err(DataError::layout(folder, reason));
+        }
+    }
+    // The images by the words of their names, and by these words without any one of them.
+    let (mut by_all, mut by_others): (Index, Index) = Default::default();
+    for (image, (stem, _)) in images.iter().enumerate() {
+        let words = words(stem);
+        for skipped in 0..words.len() {
+            let mut others = words.clone();
+            others.remove(skipped);
+            by_others.entry(others).or_default().insert(image);
+        }
+        by_all.entry(words).or_default().insert(image);
+    }
+    // The image of each label file. All exact names come first, so that no other label file takes their images.
+    let mut chosen: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut taken = BTreeSet::new();
+    for index in [by_all, by_others] {
+        for (stem, path) in &labels {
+            let fitting =
+                label_key(stem).and_then(|key| index.get(&key)).filter(|_| !chosen.contains_key(stem.as_str()));
+            let mut fitting = fitting.into_iter().flatten().copied().filter(|image| !taken.contains(image));
+            let (first, second) = (fitting.next(), fitting.next());
+            if let (Some(first), Some(second)) = (first, second) {
+                let names = [&images[first].1, &images[second].1, path].map(|path| file_name(path));
+                let reason = format!("both {} and {} could belong to {}", names[0], names[1], names[2]);
                 return Err(DataError::layout(folder, reason));
+            }
+            if let Some(image) = first {
+                chosen.insert(stem, image);
+                taken.insert(image);
             }
         }
     }
-    match images.first() {
-        Some((_, image)) => Err(DataError::layout(folder, format!("no label file belongs to {}", file_name(image)))),
+    let pair = |(stem, labels): &(String, PathBuf)| match chosen.get(stem.as_str()) {
+        Some(&image) => Ok(Pair { images: vec![images[image].1.clone()], labels: labels.clone() }),
+        None => Err(DataError::layout(folder, format!("no image file belongs to {}", file_name(labels)))),
+    };
+    let pairs = labels.iter().map(pair).collect::<Result<_, _>>()?;
+    match (0..images.len()).find(|image| !taken.contains(image)) {
+        Some(image) => {
+            let name = file_name(&images[image].1);
+            Err(DataError::layout(folder, format!("no label file belongs to {name}")))
+        }
         None => Ok(pairs),
     }
 }
+
+/// The numbers of images by words.
+type Index = BTreeMap<Vec<String>, BTreeSet<usize>>;
 
 fn words(stem: &str) -> Vec<String> {
     stem.split(['_', '-', '.', ' ']).filter(|word| !word.is_empty()).map(str::to_lowercase).collect()
@@ -125,11 +170,6 @@ fn label_key(stem: &str) -> Option<Vec<String>> {
     let position = words.iter().position(|word| LABEL_WORDS.contains(&word.as_str()))?;
     words.remove(position);
     Some(words)
-}
-
-fn differs_by_at_most_one_word(image: &[String], key: &[String]) -> bool {
-    let without = |skipped: usize| image.iter().enumerate().filter(move |(index, _)| *index != skipped);
-    image == key || (0..image.len()).any(|skipped| without(skipped).map(|(_, word)| word).eq(key))
 }
 
 fn file_name(path: &Path) -> String {
@@ -173,6 +213,20 @@ mod tests {
     }
 
     #[test]
+    fn exact_names_come_first() {
+        let files = ["scan.nii", "scan_seg.nii", "scan_v2.nii", "scan_v2_seg.nii", "p_t2.nii", "p_label_t2.nii"];
+        let result = paired(&[&files[..], &["q_label.nii", "q_scan.nii"]].concat()).unwrap();
+        let pair = |image: &str, label: &str| (vec![image.to_owned()], label.to_owned());
+        let expected = [
+            pair("p_t2.nii", "p_label_t2.nii"),
+            pair("q_scan.nii", "q_label.nii"),
+            pair("scan.nii", "scan_seg.nii"),
+            pair("scan_v2.nii", "scan_v2_seg.nii"),
+        ];
+        assert_eq!(result, expected);
+    }
+
+    #[test]
     fn two_folders_with_channels() {
         let files = ["imagesTr/a_0000.nii.gz", "imagesTr/a_0001.nii.gz", "labelsTr/a.nii.gz"];
         let result = paired(&files).unwrap();
@@ -188,7 +242,11 @@ mod tests {
         assert!(error(&["a_label.nii", "b_image.nii"]).contains("no image file belongs to a_label.nii"));
         assert!(error(&["a_label.nii", "a.nii", "b.nii"]).contains("no label file belongs to b.nii"));
         assert!(error(&["a_seg.nii", "a_t1.nii", "a_t2.nii"]).contains("both a_t1.nii and a_t2.nii could belong"));
+        let twins = error(&["p.nii", "p_t2.nii", "p_mask.nii", "p_seg.nii"]);
+        assert!(twins.contains("both p_mask.nii and p_seg.nii could be the labels of one image"), "{twins}");
         assert!(error(&["imagesTr/a.nii", "labelsTr/b.nii"]).contains("labelsTr has no file named a for a.nii"));
         assert!(error(&["a.nii", "a.nii.gz", "a_seg.nii"]).contains("both"));
+        let unknown = error(&["imagesTr/a.mha", "labelsTr/a.mha"]);
+        assert!(unknown.contains("imagesTr and labelsTr hold no .nii, .nii.gz, .nrrd or .nhdr files"), "{unknown}");
     }
 }

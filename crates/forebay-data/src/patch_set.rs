@@ -19,13 +19,12 @@ use crate::dataset::{
 };
 use crate::digest::Digest;
 use crate::error::DataError;
+use crate::kept::Kept;
 use crate::pairing::{self, Pair};
 use crate::reading::Patches;
 use crate::volume_file;
 use crate::volume_set::{VolumeReader, first_headers};
 
-/// The most bytes of volumes that are kept, so that small sets are read only once.
-const CACHE_BYTES_MAX: u64 = 1 << 30;
 /// Distinguishes the random numbers of patches from others of the same seed.
 const PATCH: u64 = 0x7061_7463_6800;
 
@@ -50,9 +49,7 @@ struct PatchSet {
     seed: Option<u64>,
     /// Whether samples are whole volumes.
     is_whole: bool,
-    cache: BTreeMap<usize, Arc<Volume>>,
-    cached_bytes: u64,
-    cache_bytes_max: u64,
+    kept: Kept<Volume>,
 }
 
 /// Opens a folder of pairs. A selection applies to volumes. Volumes are read on demand.
@@ -108,16 +105,15 @@ pub(crate) fn open(
         patch,
         seed: patches.per_volume.map(|_| patches.seed),
         is_whole: patches.whole,
-        cache: BTreeMap::new(),
-        cached_bytes: 0,
-        cache_bytes_max: CACHE_BYTES_MAX,
+        kept: Kept::new(),
     }))
 }
 
 /// Returns the start of the n-th of the tiles that cover an axis. They are evenly spaced, and the last one ends at the end of the axis.
 fn tile(size: u64, patch: u64, number: u64) -> i64 {
     match size.div_ceil(patch) {
-        0 | 1 => (size as i64 - patch as i64).div_euclid(2),
+        // If the number of zeros is odd, there is one more after the volume than before it, as in windows and boxes.
+        0 | 1 => -((patch.saturating_sub(size) / 2) as i64),
         count => (number * (size - patch) / (count - 1)) as i64,
     }
 }
@@ -153,9 +149,14 @@ impl PatchSet {
         start
     }
 
+    /// Returns the files of all volumes.
+    fn files(&self) -> Vec<PathBuf> {
+        self.pairs.iter().flat_map(Pair::files).collect()
+    }
+
     fn volume(&mut self, number: usize) -> Result<Arc<Volume>, DataError> {
-        if let Some(volume) = self.cache.get(&number) {
-            return Ok(volume.clone());
+        if let Some(volume) = self.kept.get(number as u64) {
+            return Ok(volume);
         }
         let (pair, spatial) = (&self.pairs[number], self.sizes[number].clone());
         let sample_shape = [&[self.channels], spatial.as_slice()].concat();
@@ -164,21 +165,14 @@ impl PatchSet {
         let (image, labels) = reader.read(pair)?;
         let labels = convert(labels.clone(), DataType::UInt8, 1.0, "labels").unwrap_or(labels);
         let bytes = (image.bytes().len() + labels.bytes().len()) as u64;
-        let volume = Arc::new(Volume { image, labels });
-        // Volumes are kept only while memory is plentiful: as much has to be free as the next one takes.
-        let is_room = forebay_limits::check(2 * bytes, forebay_limits::Use::Private).is_ok();
-        if self.cached_bytes + bytes <= self.cache_bytes_max && is_room {
-            self.cached_bytes += bytes;
-            self.cache.insert(number, volume.clone());
-        }
-        Ok(volume)
+        Ok(self.kept.keep(number as u64, Volume { image, labels }, bytes))
     }
 }
 
 impl Source for PatchSet {
     fn description(&self) -> Result<Description, DataError> {
         let (header, _) = first_headers(&self.pairs)?;
-        let files = self.pairs.iter().flat_map(|pair| pair.images.iter().chain([&pair.labels]));
+        let files = self.files();
         let format = volume_file::format(&self.pairs[0].images[0]);
         Ok(Description {
             kind: match (self.is_whole, self.seed) {
@@ -189,7 +183,7 @@ impl Source for PatchSet {
                 (false, None) => format!("tiles of {:?} of {} {format} volumes", self.patch, self.pairs.len()),
             },
             tensors: vec![format!("{}, the first one", described("image", header.data_type, &header.shape))],
-            size_bytes: size_of_files(files.map(PathBuf::as_path))?,
+            size_bytes: size_of_files(files.iter().map(PathBuf::as_path))?,
             ..Description::default()
         })
     }
@@ -235,17 +229,12 @@ impl Source for PatchSet {
     fn keep_at_most(&mut self, bytes: u64, _count: u64) {
         let voxels = |sizes: &Vec<u64>| sizes.iter().fold(1, |product: u64, &size| product.saturating_mul(size));
         let all = self.sizes.iter().map(voxels).fold(0, u64::saturating_add).saturating_mul(4 * self.channels + 1);
-        // Keeping only a part of a set would be useless, because volumes are read in turn.
-        self.cache_bytes_max = if all <= bytes { bytes.min(CACHE_BYTES_MAX) } else { 0 };
-        if self.cached_bytes > self.cache_bytes_max {
-            (self.cache, self.cached_bytes) = (BTreeMap::new(), 0);
-        }
+        self.kept.keep_at_most(bytes, all);
     }
 
     fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {
         [samples.start, samples.end].iter().for_each(|number| digest.add(&number.to_le_bytes()));
-        let files = self.pairs.iter().flat_map(|pair| pair.images.iter().chain([&pair.labels]));
-        digest.add_files(files.map(|path| path.as_path()))
+        digest.add_files(self.files().iter().map(PathBuf::as_path))
     }
 }
 
@@ -284,6 +273,11 @@ mod tests {
         let source =
             open(folder, &requirements, &patches, RowSelection::parse(rows)).map_err(|error| error.to_string())?;
         DataSet::new(source, None, "D").map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn of_an_odd_number_of_zeros_the_larger_part_follows() {
+        assert_eq!([tile(3, 4, 0), tile(2, 5, 0), tile(1, 5, 0), tile(4, 4, 0)], [0, -1, -2, 0]);
     }
 
     #[test]

@@ -15,8 +15,9 @@ use crate::array_rows::Rows;
 use crate::arrays::{Arrays, HeldBytes};
 use crate::convert::convert;
 use crate::dataset::{Batch, Description, Requirements, Source, described, size_of_files};
-use crate::digest::Digest;
+use crate::digest::{Digest, WHOLE_BYTES_MAX};
 use crate::error::DataError;
+use crate::names::files_with;
 use crate::npz::Archive;
 
 /// The suffix of the array that holds the lengths of concatenated samples.
@@ -57,9 +58,12 @@ impl FreeSizes {
 enum Samples {
     /// A file for each sample.
     Files(Vec<PathBuf>),
-    /// Concatenated samples: arrays by name, with the first row of each sample, and one past the last row.
-    Joined { arrays: BTreeMap<String, (Rows, Vec<u64>)>, count: u64 },
+    /// Concatenated samples.
+    Joined { arrays: Joined, count: u64 },
 }
+
+/// Arrays of concatenated samples by name, with the first row of each sample, and one past the last row.
+type Joined = BTreeMap<String, (Rows, Vec<u64>)>;
 
 /// The samples and their sizes.
 struct RaggedSet {
@@ -79,16 +83,7 @@ struct RaggedSet {
 /// # Errors
 /// [`DataError`] if the folder cannot be listed.
 pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(|error| DataError::io(folder, error))? {
-        let path = entry.map_err(|error| DataError::io(folder, error))?.path();
-        let is_hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
-        if path.extension().is_some_and(|extension| extension == "npz") && !is_hidden {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
+    files_with(folder, &["npz"])
 }
 
 /// Returns whether an archive holds concatenated samples.
@@ -249,6 +244,34 @@ fn joined(path: &Path, requirements: &Requirements, mut held: HeldBytes) -> Resu
         arrays.insert(name.to_string(), (array, starts));
     }
     Ok(Samples::Joined { arrays, count: count.unwrap_or(0) })
+}
+
+/// Adds samples to a digest if they take more than `whole_bytes_max` together: their lengths, and some of their rows. Returns whether they
+/// do.
+fn add_if_large(
+    arrays: &Joined,
+    samples: &Range<u64>,
+    whole_bytes_max: u64,
+    digest: &mut Digest,
+) -> Result<bool, DataError> {
+    let selected = |starts: &[u64]| starts.get(samples.start as usize..=samples.end as usize).map(<[u64]>::to_vec);
+    let rows = |starts: &[u64]| match selected(starts).as_deref() {
+        Some([first, .., last]) => *first..*last,
+        _ => samples.clone(),
+    };
+    let bytes = arrays.values().map(|(array, starts)| {
+        let rows = rows(starts);
+        array.row_bytes().saturating_mul(rows.end - rows.start)
+    });
+    if bytes.fold(0, u64::saturating_add) <= whole_bytes_max {
+        return Ok(false);
+    }
+    for (array, starts) in arrays.values() {
+        let lengths = selected(starts).unwrap_or_default();
+        lengths.windows(2).for_each(|pair| digest.add(&(pair[1] - pair[0]).to_le_bytes()));
+        array.add_to(digest, rows(starts))?;
+    }
+    Ok(true)
 }
 
 impl RaggedSet {
@@ -443,7 +466,10 @@ impl Source for RaggedSet {
             Samples::Files(files) => {
                 digest.add_files(files[samples.start as usize..samples.end as usize].iter().map(PathBuf::as_path))
             }
-            Samples::Joined { .. } => {
+            Samples::Joined { arrays, .. } => {
+                if add_if_large(arrays, &samples, WHOLE_BYTES_MAX, digest)? {
+                    return Ok(());
+                }
                 for sample in samples {
                     let inputs = self.requirements.inputs.iter().map(|input| input.name.as_str());
                     let names: Vec<&str> = inputs.chain([self.label_name]).collect();
@@ -527,6 +553,26 @@ mod tests {
             }
             assert_eq!(largest(&path, &["x", "z"]).unwrap(), BTreeMap::from([("x".to_string(), vec![3, 2])]));
         }
+    }
+
+    #[test]
+    fn the_digest_of_large_archives_has_the_lengths_and_some_rows_of_the_samples() {
+        let of = |lengths: &[u64], samples: Range<u64>| {
+            let folder = tempfile::tempdir().unwrap();
+            let [_, archive] = written(folder.path(), lengths);
+            let Samples::Joined { arrays, .. } = joined(&archive, &requirements(), HeldBytes::Usual).unwrap() else {
+                panic!("samples are concatenated");
+            };
+            // A row of x has 8 bytes, and one of the labels.
+            let rows = lengths[samples.start as usize..samples.end as usize].iter().sum::<u64>();
+            assert!(!add_if_large(&arrays, &samples, 16 * rows, &mut Digest::default()).unwrap());
+            let mut digest = Digest::default();
+            assert!(add_if_large(&arrays, &samples, 16 * rows - 1, &mut digest).unwrap());
+            digest.text()
+        };
+        assert_eq!(of(&[3, 1, 2], 0..2), of(&[3, 1, 4], 0..2));
+        assert_ne!(of(&[3, 1, 2], 0..3), of(&[1, 3, 2], 0..3));
+        assert_ne!(of(&[3, 1, 2], 0..2), of(&[3, 1, 2], 1..3));
     }
 
     #[test]

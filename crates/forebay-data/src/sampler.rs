@@ -120,15 +120,13 @@ impl Sampler {
     fn drawn(&self, seed: u64, epoch: u64) -> Vec<u64> {
         let sums = self.weights.as_deref().unwrap_or_default();
         let (all, mut random) = (sums.last().copied().unwrap_or(0.0), SplitMix64::of(&[seed, epoch, DRAWN]));
-        (0..self.sample_count)
-            .map(|_| {
-                let place = random.uniform() * all;
-                let sample = sums.partition_point(|&sum| sum <= place);
-                // The product can be rounded up to the sum, and the weight of the last sample can be 0.
-                let last = sums.partition_point(|&sum| sum < all);
-                sample.min(last) as u64
-            })
-            .collect()
+        // A place can be rounded up to the sum of all weights, and the weight of the last sample can be 0.
+        let last = sums.partition_point(|&sum| sum < all);
+        let draw = |_| {
+            let place = random.uniform() * all;
+            sums.partition_point(|&sum| sum <= place).min(last) as u64
+        };
+        (0..self.sample_count).map(draw).collect()
     }
 
     /// Returns all batches of an epoch.

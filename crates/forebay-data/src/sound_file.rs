@@ -13,12 +13,12 @@ use forebay_base::Tensor;
 use crate::convert::convert;
 use crate::dataset::{InputDescription, LabelKind, Requirements};
 use crate::error::DataError;
+use crate::names::has_extension;
 use crate::wav::{self, Wav};
 
 /// Returns whether a file is a sound, by its name.
 pub(crate) fn is_sound(path: &Path) -> bool {
-    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-    matches!(extension.to_ascii_lowercase().as_str(), "wav" | "flac")
+    has_extension(path, &["wav", "flac"])
 }
 
 /// The format of a file.
@@ -46,8 +46,7 @@ impl Reader {
             DataError::malformed(path.display().to_string(), format!("not a readable sound file: {reason}"))
         };
         let file = forebay_limits::open_regular(path).map_err(|error| DataError::io(path, error))?;
-        let is_flac = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("flac"));
-        match is_flac {
+        match has_extension(path, &["flac"]) {
             true => claxon::FlacReader::new(BufReader::new(file))
                 .map(Reader::Flac)
                 .map_err(|error| unreadable(error.to_string())),
@@ -75,12 +74,18 @@ impl Reader {
         match self {
             Reader::Wav(reader) => reader.numbers(most),
             Reader::Flac(reader) => {
+                let claxon::metadata::StreamInfo { channels, samples, .. } = reader.streaminfo();
                 let mut found = Vec::new();
                 for number in reader.samples().take(most) {
                     let count = found.len();
                     found.push(number.map_err(|error| (count, error.to_string()))? as f32 * scale);
                 }
-                Ok(found)
+                // The decoder takes the end of any frame for the end of the file.
+                let length = samples.unwrap_or(0);
+                match (found.len() as u64) < length.saturating_mul(channels.into()).min(most as u64) {
+                    true => Err((found.len(), wav::breaks_off(length))),
+                    false => Ok(found),
+                }
             }
         }
     }

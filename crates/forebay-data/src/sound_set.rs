@@ -18,6 +18,8 @@ struct SoundSet {
     kind: String,
     files: Vec<PathBuf>,
     labels: Tensor,
+    /// The names of the classes, in order.
+    classes: Vec<String>,
     sounds: Sounds,
     first: Format,
 }
@@ -49,10 +51,10 @@ fn first_format(folder: &Path, files: &[PathBuf]) -> Result<Format, DataError> {
 /// # Errors
 /// [`DataError`] naming the folder if the model takes no sounds, or the first sound if no sound can be read.
 pub(crate) fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source>, DataError> {
-    let ClassFolders { files, labels, kind } = sounds(folder)?;
+    let ClassFolders { files, labels, classes, kind } = sounds(folder)?;
     let first = first_format(folder, &files)?;
     let sounds = Sounds::of(requirements, first.rate).map_err(|reason| DataError::layout(folder, reason))?;
-    Ok(Box::new(SoundSet { kind, files, labels, sounds, first }))
+    Ok(Box::new(SoundSet { kind, files, labels, classes, sounds, first }))
 }
 
 /// Returns the shape of a model's input that takes the first readable sound of a folder as it is.
@@ -95,6 +97,10 @@ impl Source for SoundSet {
 
     fn classes(&mut self) -> Result<Option<Vec<i64>>, DataError> {
         Ok(one_each(&self.labels))
+    }
+
+    fn class_names(&self) -> Option<&[String]> {
+        Some(&self.classes)
     }
 
     fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {

@@ -152,6 +152,11 @@ impl Table {
         exact(name).or_else(|| exact(&format!("{name}.bytes"))).or(only)
     }
 
+    /// Returns the name of a column in errors.
+    pub(crate) fn origin(&self, column: &Column) -> String {
+        format!("{}[{}]", self.paths().next().unwrap_or(Path::new("")).display(), column.name)
+    }
+
     /// Returns a list of the columns, in words.
     pub(crate) fn listed(&self) -> String {
         listed(self.columns())
@@ -179,8 +184,7 @@ impl Table {
                 rows[other],
                 lengths[other] / size
             );
-            let path = self.paths().next().unwrap_or(Path::new("")).display().to_string();
-            return Err(DataError::malformed(format!("{path}[{}]", column.name), reason));
+            return Err(DataError::malformed(self.origin(column), reason));
         }
         let shape = [rows.len() as u64, length as u64 / data_type.size_bytes()];
         Ok(Tensor::new(data_type, &shape, found.concat()).expect("as many bytes as values"))

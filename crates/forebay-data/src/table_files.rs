@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::class_folders::listed;
 use crate::error::DataError;
+use crate::names::files_with;
 
 /// A format of table files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,9 +51,5 @@ pub(crate) fn format(path: &Path) -> Result<Option<Format>, DataError> {
 /// # Errors
 /// [`DataError`] if the folder cannot be listed.
 pub(crate) fn files(path: &Path, format: Format) -> Result<Vec<PathBuf>, DataError> {
-    let mut found = if path.is_dir() { listed(path)? } else { vec![path.to_path_buf()] };
-    let is_one_of = |name: &str| format.extensions().iter().any(|extension| name.eq_ignore_ascii_case(extension));
-    let is_named = |path: &Path| path.extension().and_then(|name| name.to_str()).is_some_and(is_one_of);
-    found.retain(|path| is_named(path) && !path.is_dir());
-    Ok(found)
+    files_with(path, format.extensions())
 }

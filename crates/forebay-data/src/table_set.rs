@@ -13,7 +13,7 @@ use forebay_base::{DataType, Tensor};
 use crate::archive_set::{check_conversion, label_type, scale_for};
 use crate::arrays::HeldBytes;
 use crate::convert::convert;
-use crate::dataset::{Batch, Description, InputDescription, LabelKind, Requirements, Source, size_of_files};
+use crate::dataset::{Batch, Description, InputDescription, LabelKind, Requirements, Source, shown, size_of_files};
 use crate::digest::Digest;
 use crate::error::DataError;
 use crate::image_file::Images;
@@ -130,7 +130,7 @@ fn words(
     column: Column,
     requirements: &Requirements,
 ) -> Result<(Numbers, Option<Vec<String>>), DataError> {
-    let origin = format!("{}[{}]", table.paths().next().unwrap_or(Path::new("")).display(), column.name);
+    let origin = table.origin(&column);
     if requirements.labels != LabelKind::Classes {
         let reason =
             "the labels are words, which are classes, but this loss requires values; store the labels as numbers";
@@ -164,7 +164,7 @@ fn words(
 impl Numbers {
     fn open(table: &Table, column: &Column, count: u64, held: &mut HeldBytes) -> Result<Numbers, DataError> {
         let mut numbers = Numbers { column: column.clone(), held: None };
-        let origin = format!("{}[{}]", table.paths().next().unwrap_or(Path::new("")).display(), column.name);
+        let origin = table.origin(column);
         if !matches!(column.kind, Some(Kind::Numbers(_))) {
             let reason = format!("it does not contain numbers of a supported type; the columns are {}", table.listed());
             return Err(DataError::unsupported(origin, reason));
@@ -201,8 +201,7 @@ impl Numbers {
         match found.shape()[1] == count {
             true => Ok(found),
             false => {
-                let origin =
-                    format!("{}[{}]", table.paths().next().unwrap_or(Path::new("")).display(), self.column.name);
+                let origin = table.origin(&self.column);
                 let (found, expected) = (vec![found.shape()[1]], format!("{count} numbers in each row"));
                 Err(DataError::Shape { origin, found, expected })
             }
@@ -294,16 +293,14 @@ impl Source for TableSet {
         Ok(if count == 1 { one_each(&self.labels.read(&self.table, &rows, 1)?) } else { None })
     }
 
+    fn class_names(&self) -> Option<&[String]> {
+        self.classes.as_deref()
+    }
+
     fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {
         [samples.start, samples.end].iter().for_each(|number| digest.add(&number.to_le_bytes()));
         digest.add_files(self.table.paths())
     }
-}
-
-/// Returns a list of the first few words.
-fn shown(words: &[String]) -> String {
-    let more = if words.len() > 5 { ", ..." } else { "" };
-    format!("{}{more}", words.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", "))
 }
 
 /// Returns requirements that fit the columns: the image if there is one, otherwise each column of numbers but the labels.

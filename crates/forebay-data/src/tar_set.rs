@@ -18,6 +18,7 @@ use crate::dataset::{Batch, Description, Requirements, Source, size_of_files};
 use crate::digest::Digest;
 use crate::error::DataError;
 use crate::image_file::{Images, is_image};
+use crate::names::files_with;
 use crate::npy;
 
 /// The largest member.
@@ -53,24 +54,11 @@ struct TarSet {
 /// # Errors
 /// [`DataError`] if the folder cannot be listed.
 pub(crate) fn is_shards(path: &Path) -> Result<bool, DataError> {
-    Ok(if path.is_dir() { !shards(path)?.is_empty() } else { is_tar(path) })
-}
-
-fn is_tar(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "tar")
+    Ok(!shards(path)?.is_empty())
 }
 
 fn shards(path: &Path) -> Result<Vec<PathBuf>, DataError> {
-    if !path.is_dir() {
-        return Ok(vec![path.to_path_buf()]);
-    }
-    let mut shards = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(|error| DataError::io(path, error))? {
-        let shard = entry.map_err(|error| DataError::io(path, error))?.path();
-        shards.extend(Some(shard).filter(|shard| is_tar(shard)));
-    }
-    shards.sort_unstable();
-    Ok(shards)
+    files_with(path, &["tar"])
 }
 
 /// Opens shards, and reads their tables of members.
@@ -337,6 +325,8 @@ mod tests {
             &folder.path().join("0.tar"),
             &[("d/a.cls", b"3"), ("d/a.png", &a), ("b.png", &b), ("b.cls", b"4"), ("b.json", b"{}")],
         );
+        // Some systems store metadata in hidden files.
+        std::fs::write(folder.path().join("._0.tar"), [0; 100]).unwrap();
         assert!(is_shards(folder.path()).unwrap());
         let mut set = open(folder.path(), &requirements(&[1, 1, 1])).unwrap();
         let batch = set.batch(&[2, 0, 1]).unwrap();

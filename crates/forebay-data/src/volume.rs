@@ -46,15 +46,20 @@ impl Boxed {
         look: Option<&dyn Fn(usize, f64) -> Result<(), DataError>>,
     ) -> Result<Boxed, DataError> {
         assert!(from.len() == to.len() && from.len() <= AXES, "the same number of axes");
+        stream.check_size()?;
         let sizes = |sizes: &[u64]| std::array::from_fn(|axis| sizes.get(axis).map_or(1, |&size| size as usize));
         let (from, to): ([usize; AXES], [usize; AXES]) = (sizes(from), sizes(to));
         let header = stream.header().clone();
         let axes: [_; AXES] = std::array::from_fn(|axis| fitted_axis(from[axis], to[axis]));
         let element_bytes = header.data_type.size_bytes() as usize;
         let kept = axes.iter().map(|&(_, _, count)| count).product::<usize>() * channels * element_bytes;
-        let failed = |error: std::io::Error| DataError::malformed(stream.origin(), error.to_string());
-        let mut elements = forebay_limits::buffer(kept as u64).map_err(failed)?;
-        elements.resize(kept, 0);
+        let zeros = |count: usize| {
+            let buffer = forebay_limits::buffer(count as u64);
+            let mut buffer = buffer.map_err(|error| DataError::malformed(stream.origin(), error.to_string()))?;
+            buffer.resize(count, 0u8);
+            Ok::<_, DataError>(buffer)
+        };
+        let elements = zeros(kept)?;
         let mut boxed = Boxed { header, axes, to, elements };
         // A plane that is too large for a slab is read row by row.
         let (row_bytes, plane_bytes) = (from[0] * element_bytes, from[0] * from[1] * element_bytes);
@@ -62,7 +67,7 @@ impl Boxed {
             0 => (1, 1),
             planes => (from[1], planes.min(SLAB_PLANES_MAX)),
         };
-        let mut slab = vec![0; row_bytes * rows * planes];
+        let mut slab = zeros(row_bytes * rows * planes)?;
         let (first, _, count) = axes[2];
         for channel in 0..channels {
             let mut plane = 0;
@@ -275,6 +280,15 @@ mod tests {
         let mut values = Vec::new();
         boxed.for_each_row(0, |row| values.extend_from_slice(row));
         assert_eq!(values, [0.0, 0.0, 0.0, 7.0, 0.0, 0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn files_too_small_for_their_voxels_are_named_before_memory_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let from = [32767; 3];
+        let stream = stream(&folder.path().join("v.nii"), &from, &[0; 16]);
+        let error = Boxed::read(stream, &from, 1, &from, None).err().unwrap().to_string();
+        assert!(error.contains("v.nii: truncated: 368 bytes cannot hold 35181150961663 bytes of voxels"), "{error}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Volume files, NIfTI or NRRD, depending on their names.
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::DataError;
 use crate::nifti::{self, VoxelStream};
@@ -15,6 +15,12 @@ pub(crate) fn stem(path: &Path) -> Option<&str> {
 /// Returns the name of the file's format.
 pub(crate) fn format(path: &Path) -> &'static str {
     if nrrd::stem(path).is_some() { "NRRD" } else { "NIfTI" }
+}
+
+/// Returns the files of a volume: the file itself and, if that is only a header, the file of its voxels.
+pub(crate) fn files(path: &Path) -> Vec<PathBuf> {
+    let voxels = nrrd::stem(path).and_then(|_| nrrd::voxel_file(path));
+    [path.to_path_buf()].into_iter().chain(voxels).collect()
 }
 
 /// Opens a volume and reads its header. Voxels are read on demand.

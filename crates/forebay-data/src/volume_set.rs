@@ -14,14 +14,12 @@ use crate::dataset::{
 };
 use crate::digest::Digest;
 use crate::error::DataError;
+use crate::kept::Kept;
 use crate::nifti::Header;
 use crate::pairing::{self, Pair};
 use crate::volume::Boxed;
 use crate::volume_file;
 use forebay_base::Tensor;
-
-/// The most bytes of decoded samples that are kept, so that small sets are read only once.
-const CACHE_BYTES_MAX: u64 = 1 << 30;
 
 /// A sample that is kept in memory.
 struct Sample {
@@ -67,11 +65,7 @@ pub(crate) struct VolumeReader {
 struct VolumeSet {
     pairs: Vec<Pair>,
     reader: VolumeReader,
-    /// The samples that are kept.
-    cache: BTreeMap<u64, Arc<Sample>>,
-    cached_bytes: u64,
-    /// The most bytes that are kept.
-    cache_bytes_max: u64,
+    kept: Kept<Sample>,
 }
 
 /// Opens a folder of pairs. Volumes are read on demand.
@@ -90,13 +84,8 @@ pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source
     }
     let pairs = pairing::pairs(folder)?;
     let input_scale = requirements.input_scale;
-    Ok(Box::new(VolumeSet {
-        pairs,
-        reader: VolumeReader { input, input_scale, channels, spatial },
-        cache: BTreeMap::new(),
-        cached_bytes: 0,
-        cache_bytes_max: CACHE_BYTES_MAX,
-    }))
+    let reader = VolumeReader { input, input_scale, channels, spatial };
+    Ok(Box::new(VolumeSet { pairs, reader, kept: Kept::new() }))
 }
 
 impl VolumeReader {
@@ -224,11 +213,11 @@ impl Source for VolumeSet {
         };
         let (image, labels) = first_headers(&self.pairs)?;
         let tensors = vec![tensor("image", image), tensor("labels", labels)];
-        let files = self.pairs.iter().flat_map(|pair| pair.images.iter().chain([&pair.labels]));
+        let files: Vec<PathBuf> = self.pairs.iter().flat_map(Pair::files).collect();
         Ok(Description {
             kind: format!("a folder of {} volumes", volume_file::format(&self.pairs[0].images[0])),
             tensors,
-            size_bytes: size_of_files(files.map(PathBuf::as_path))?,
+            size_bytes: size_of_files(files.iter().map(PathBuf::as_path))?,
             ..Description::default()
         })
     }
@@ -240,22 +229,15 @@ impl Source for VolumeSet {
     fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError> {
         let mut read = Vec::new();
         for sample in samples {
-            let found = match self.cache.get(sample) {
-                Some(found) => found.clone(),
+            read.push(match self.kept.get(*sample) {
+                Some(found) => found,
                 None => {
                     let (image, labels) = self.reader.read(&self.pairs[*sample as usize])?;
-                    let found = Arc::new(Sample { image, labels: Labels::new(labels) });
+                    let found = Sample { image, labels: Labels::new(labels) };
                     let size_bytes = found.image.bytes().len() as u64 + found.labels.size_bytes();
-                    // Samples are kept only while memory is plentiful: as much has to be free as the next sample takes.
-                    let is_room = forebay_limits::check(2 * size_bytes, forebay_limits::Use::Private).is_ok();
-                    if self.cached_bytes + size_bytes <= self.cache_bytes_max && is_room {
-                        self.cached_bytes += size_bytes;
-                        self.cache.insert(*sample, found.clone());
-                    }
-                    found
+                    self.kept.keep(*sample, found, size_bytes)
                 }
-            };
-            read.push(found);
+            });
         }
         let images: Vec<&Tensor> = read.iter().map(|sample| &sample.image).collect();
         let inputs =
@@ -267,19 +249,13 @@ impl Source for VolumeSet {
         let voxels = self.reader.spatial.iter().fold(1, |product: u64, &size| product.saturating_mul(size));
         let values = voxels.saturating_mul(self.reader.channels * self.reader.input.data_type.size_bytes());
         // Labels take a byte each; a sample with a label that needs more may not be kept.
-        let sample_bytes = values.saturating_add(voxels);
-        // Keeping only a part of a set would be useless, because samples are read in turn.
-        let fits = sample_bytes.saturating_mul(count) <= bytes;
-        self.cache_bytes_max = if fits { bytes.min(CACHE_BYTES_MAX) } else { 0 };
-        if !fits {
-            (self.cache, self.cached_bytes) = (BTreeMap::new(), 0);
-        }
+        self.kept.keep_at_most(bytes, values.saturating_add(voxels).saturating_mul(count));
     }
 
     fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {
         let chosen = &self.pairs[samples.start as usize..samples.end as usize];
-        let files = chosen.iter().flat_map(|pair| pair.images.iter().chain([&pair.labels]));
-        digest.add_files(files.map(|path| path.as_path()))
+        let files: Vec<PathBuf> = chosen.iter().flat_map(Pair::files).collect();
+        digest.add_files(files.iter().map(PathBuf::as_path))
     }
 }
 

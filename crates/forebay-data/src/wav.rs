@@ -6,13 +6,15 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek};
+use std::ops::RangeInclusive;
 
 /// The most bytes of the description that are read.
 const DESCRIPTION_BYTES_MAX: u64 = 4096;
 /// The number of numbers that are read at once.
 const NUMBERS_AT_ONCE: u64 = 4096;
-/// The size that programs write if they did not know it in advance: the data goes on to the end of the file.
-const SIZE_UNKNOWN: u32 = u32::MAX;
+/// The sizes of data that some programs write if they do not know the size in advance (sox, arecord): the data goes on to the end of the
+/// file, if that has fewer bytes.
+const SIZES_UNKNOWN: RangeInclusive<u32> = 0x7fff_0000..=0x8000_0000;
 /// What follows the encoding in the identifiers of encodings in `WAVEFORMATEXTENSIBLE`.
 const IDENTIFIER: [u8; 14] = [0, 0, 0, 0, 0x10, 0, 0x80, 0, 0, 0xaa, 0, 0x38, 0x9b, 0x71];
 
@@ -73,8 +75,12 @@ impl Wav {
                 (b"data", None) => return Err("it has no chunk 'fmt ' before its chunk 'data'".to_owned()),
                 (b"data", Some(description)) => {
                     let sample_bytes = u64::from(description.channels) * description.bytes as u64;
+                    let left_bytes = file_bytes.saturating_sub(stream.stream_position().map_err(failed)?);
                     let size_bytes = match size {
-                        SIZE_UNKNOWN => file_bytes.saturating_sub(stream.stream_position().map_err(failed)?),
+                        // Others write this, and a file that was never finished has no size yet.
+                        u32::MAX => left_bytes,
+                        0 if !is_at_chunk(&mut stream, left_bytes).map_err(failed)? => left_bytes,
+                        _ if SIZES_UNKNOWN.contains(&size) && left_bytes < u64::from(size) => left_bytes,
                         _ if !u64::from(size).is_multiple_of(sample_bytes) => {
                             return Err(format!(
                                 "its data has {size} bytes, which are no whole number of samples of {sample_bytes} bytes"
@@ -109,14 +115,27 @@ impl Wav {
                 numbers.push(number);
             }
             if bytes.len() as u64 != count * size as u64 {
-                let reason = format!("the file ends before the last of its {} samples per channel", self.length);
-                return Err((numbers.len(), reason));
+                return Err((numbers.len(), breaks_off(self.length)));
             }
             self.left -= count;
             wanted -= count;
         }
         Ok(numbers)
     }
+}
+
+/// Returns whether another chunk follows, in a file with this many bytes left.
+fn is_at_chunk(stream: &mut BufReader<File>, left_bytes: u64) -> std::io::Result<bool> {
+    let mut head = [0; 8];
+    let Some(rest_bytes) = left_bytes.checked_sub(head.len() as u64) else { return Ok(false) };
+    stream.read_exact(&mut head)?;
+    stream.seek_relative(-(head.len() as i64))?;
+    Ok(head[..4].iter().all(|byte| matches!(byte, b' '..=b'~')) && u64::from(u32_at(&head, 4)) <= rest_bytes)
+}
+
+/// Returns the message about a file with fewer samples per channel than it says.
+pub(crate) fn breaks_off(length: u64) -> String {
+    format!("the file ends before the last of its {length} samples per channel")
 }
 
 impl Description {
@@ -260,6 +279,11 @@ mod tests {
         let unknown = [b"data".as_slice(), &[255; 4], &[0, 0x40, 0, 0x80, 1]].concat();
         assert_eq!(read(&[&description, &unknown]).unwrap(), [0.5, -1.0]);
         assert!(read(&[&description, &chunk(b"data", &[])]).unwrap().is_empty());
+        assert!(read(&[&description, &chunk(b"data", &[]), &chunk(b"LIST", b"INFO")]).unwrap().is_empty());
+        for size in [0u32, 0x7fff_f000, 0x7fff_ffff, 0x8000_0000] {
+            let unknown = [b"data", &size.to_le_bytes()[..], &[0, 0x40, 0, 0x80, 0, 0, 0, 0, 1]].concat();
+            assert_eq!(read(&[&description, &unknown]).unwrap(), [0.5, -1.0, 0.0, 0.0], "{size:#x}");
+        }
     }
 
     #[test]

@@ -72,6 +72,18 @@ fn damage_other_rates_and_wrong_models_are_named() {
     // The rate of a WAV file is at byte 24, that of bytes at byte 28.
     copy("high/a.wav", "d.wav", &|bytes| (bytes[24], bytes[28]) = (bytes[24] ^ 1, bytes[28] ^ 2));
     copy("high/a.wav", "e.wav", &|bytes| bytes[0] = 0);
+    copy("low/b.flac", "f.flac", &|bytes| {
+        // Only the blocks before the first frame are left.
+        let mut end = 4;
+        loop {
+            let (head, size) = (bytes[end], u32::from_be_bytes([0, bytes[end + 1], bytes[end + 2], bytes[end + 3]]));
+            end += 4 + size as usize;
+            if head & 0x80 != 0 {
+                break;
+            }
+        }
+        bytes.truncate(end);
+    });
     let mut set = open(folder.path().to_str().unwrap(), &requirements(&[200])).unwrap();
     set.batch(&[0]).unwrap();
     for (sample, words) in [
@@ -79,6 +91,7 @@ fn damage_other_rates_and_wrong_models_are_named() {
         (2, "c.flac: sample 0"),
         (3, "d.wav: it has 8001 samples per second, but the first sound has 8000"),
         (4, "e.wav: not a readable sound file"),
+        (5, "f.flac: sample 0: the file ends before the last of its "),
     ] {
         let error = set.batch(&[sample]).unwrap_err().to_string();
         assert!(error.contains(words), "{sample}: {error}");

@@ -28,5 +28,21 @@ fn packed_raw_and_detached_volumes_are_those_of_the_reference() {
     let normalised: Vec<f32> = image.iter().map(|&value| ((value as f64 - mean) / deviation) as f32).collect();
     assert_eq!(batch.inputs["x"], Tensor::from_f32(&[2, 1, 3, 4, 5], &normalised.repeat(2)));
     assert_eq!(batch.labels, Tensor::from_i64(&[2, 3, 4, 5], &labels.repeat(2)));
+    // Voxels in files of their own count.
+    let folder = tempfile::tempdir().unwrap();
+    let (mut size_bytes, mut detached) = (0, None);
+    for entry in std::fs::read_dir(FOLDER).unwrap() {
+        let path = entry.unwrap().path();
+        let copy = folder.path().join(path.file_name().unwrap());
+        size_bytes += std::fs::copy(&path, &copy).unwrap();
+        let is_header = |name: &std::ffi::OsStr| name == "nrrd" || name == "nhdr";
+        detached = detached.or(Some(copy).filter(|copy| !copy.extension().is_some_and(is_header)));
+    }
+    assert_eq!(found.size_bytes, size_bytes);
+    let (opened, detached) = (|| open(folder.path().to_str().unwrap(), &requirements).unwrap(), detached.unwrap());
+    let (before, mut voxels) = (opened().digest().unwrap(), std::fs::read(&detached).unwrap());
+    *voxels.last_mut().unwrap() ^= 1;
+    std::fs::write(&detached, voxels).unwrap();
+    assert_ne!(opened().digest().unwrap(), before);
     assert_eq!(guess(FOLDER, 8).unwrap().inputs[0].sample_shape, [1, 3, 4, 5]);
 }

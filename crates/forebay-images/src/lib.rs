@@ -62,11 +62,30 @@ pub fn decode(bytes: &[u8], limit_bytes: u64) -> Result<DynamicImage, DecodeErro
     if jpeg_2000::is_jpeg_2000(bytes) {
         return jpeg_2000::decode(bytes, limit_bytes);
     }
+    if is_cut_jpeg(bytes) {
+        return Err(DecodeError::Malformed("truncated: the end of the JPEG image is missing".to_owned()));
+    }
     let mut limits = Limits::default();
     limits.max_alloc = Some(limit_bytes);
     let mut reader = reader(bytes)?;
     reader.limits(limits);
     Ok(reader.decode()?)
+}
+
+/// Returns whether bytes are a JPEG image that breaks off: the decoder would make up the rest of the picture.
+fn is_cut_jpeg(bytes: &[u8]) -> bool {
+    let Some(mut rest) = bytes.strip_prefix(&[0xff, 0xd8]) else { return false };
+    // The segments before the pixels are skipped, because they can contain another image (a preview), with its own end.
+    while let [0xff, marker, high, low, ..] = *rest {
+        if marker == 0xda {
+            // Among the pixels, no other bytes look like the end of the image, which is usually the end of the file.
+            return !rest.windows(2).rev().any(|pair| pair == [0xff, 0xd9]);
+        }
+        // Any number of bytes 0xff can precede a marker.
+        let skipped = if marker == 0xff { 1 } else { 2 + usize::from(u16::from_be_bytes([high, low])) };
+        rest = rest.get(skipped..).unwrap_or_default();
+    }
+    false
 }
 
 /// Returns the width and height of an image, in pixels.
@@ -127,6 +146,22 @@ mod tests {
             let error = decode(&file[..16], 1 << 20).unwrap_err();
             assert!(matches!(error, DecodeError::Malformed(_)), "{format:?}: {error}");
         }
+    }
+
+    #[test]
+    fn jpeg_images_without_an_end_are_refused() {
+        let file = written(ImageFormat::Jpeg);
+        // A whole image in a segment before the pixels, as previews are, and other data after the end, as films are.
+        let preview = [&[0xff, 0xe1][..], &(2 + file.len() as u16).to_be_bytes(), &file].concat();
+        let photo = [&file[..2], &preview, &file[2..], b"\xff\xda film"].concat();
+        assert_eq!(decode(&photo, 1 << 20).unwrap(), decode(&file, 1 << 20).unwrap());
+        let begun = 2 + preview.len() + file.len() - 10;
+        for cut in [&file[..file.len() - 1], &file[..file.len() - 4], &photo[..begun]] {
+            let error = decode(cut, 1 << 20).unwrap_err().to_string();
+            assert_eq!(error, "truncated: the end of the JPEG image is missing");
+        }
+        let padded = [&file[..2], &[0xff], &file[2..]].concat();
+        assert!(!is_cut_jpeg(&padded) && is_cut_jpeg(&padded[..padded.len() - 1]));
     }
 
     #[test]
