@@ -8,14 +8,13 @@ from typing import Any, Dict, Mapping, Optional, Tuple, cast
 import numpy as np
 import numpy.typing as npt
 
+from ._dtypes import ONNX_NUMBERS
 from .errors import InvalidArgument
 
 #: An array as passed to and returned by the native module: type, shape, bytes.
 Native = Tuple[str, Tuple[int, ...], "npt.NDArray[np.uint8]"]
 
-_NAMES = frozenset(
-    ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"]
-)
+_NAMES = frozenset(ONNX_NUMBERS)
 #: Types that are passed on unchanged.
 _PLAIN: Dict[Any, str] = {np.dtype(name).newbyteorder("<"): name for name in sorted(_NAMES - {"bfloat16"})}
 _CPU = 1  # kDLCPU
@@ -108,13 +107,27 @@ def input_to_native(value: Any, expected: Optional[str]) -> Native:
     return to_native(value, expected)
 
 
-def labels_to_native(value: Any, expected: str) -> Native:
-    """Converts labels like :func:`input_to_native`, but accepts class numbers of any integer type."""
+def labels_to_native(value: Any, expected: str, axes: int) -> Native:
+    """Converts labels like :func:`input_to_native`, but accepts class numbers of any integer type, also in place of targets, which have one
+    axis more: their number of ``axes``."""
+    if isinstance(value, (list, tuple)) and expected != "int64":
+        given: npt.NDArray[Any] = np.asarray(value)
+        if given.dtype.kind in "iu" and given.ndim == axes - 1:
+            return to_native(given)
     native = input_to_native(value, expected)
     name, shape, data = native
     if expected == "int64" and name != "int64" and np.dtype(name if name != "bfloat16" else "float32").kind in "iu":
-        return to_native(data.view(name).reshape(shape).astype(np.int64))
+        numbers: npt.NDArray[Any] = data.view(name)
+        if name == "uint64" and numbers.size and numbers.max() > np.iinfo(np.int64).max:
+            raise InvalidArgument(f"label {numbers.max()} is not a class; class numbers are below 2**63, as int64")
+        return to_native(numbers.reshape(shape).astype(np.int64))
     return native
+
+
+def copy_of(native: Native) -> Native:
+    """Returns an array with its own bytes."""
+    name, shape, data = native
+    return name, shape, data.copy()
 
 
 def from_native(native: Native) -> "npt.NDArray[Any]":

@@ -12,10 +12,12 @@ from .errors import InvalidArgument
 
 
 def whole(name: str, value: Any, least: int = 0) -> int:
-    """Returns a whole number of at least ``least``."""
+    """Returns a whole number of at least ``least`` and at most 64 bits."""
     number = _integer(name, value)
     if number < least:
         raise InvalidArgument(f"{name} must be at least {least}, but is {number}")
+    if number >= 1 << 64:
+        raise InvalidArgument(f"{name} must be less than 2**64, but is {number}")
     return number
 
 

@@ -51,6 +51,15 @@ def type_name(dtype: DTypeLike) -> str:
     return name
 
 
+def item_bytes(name: str) -> int:
+    """Returns the number of bytes of an element.
+
+    >>> item_bytes("bfloat16"), item_bytes("int64")
+    (2, 8)
+    """
+    return 2 if name == "bfloat16" else np.dtype(name).itemsize
+
+
 def _kind(name: str) -> int:
     """Returns the rank of a type's kind: floats before integers before booleans."""
     return 2 if name in FLOATS else 0 if name == "bool" else 1

@@ -8,6 +8,7 @@ import threading
 from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Tuple, TypeVar, cast
 
 from ._session import by_name
+from ._streams import streams_of_this_thread
 from .errors import InvalidArgument
 
 T = TypeVar("T")
@@ -35,9 +36,11 @@ def split_batch(batch: Any, inputs: List[str], labels: str) -> Tuple[Mapping[str
 
 
 def read_ahead(items: Iterable[T], prepare: Callable[[Any], T]) -> Iterator[T]:
-    """Applies ``prepare`` to each item in order, a few items ahead of their use, on a thread that ends with the iterator."""
+    """Applies ``prepare`` to each item in order, a few items ahead of their use, on a thread that ends with the iterator. The thread has
+    the current context and streams of the caller."""
     ready: "queue.Queue[Tuple[str, Any]]" = queue.Queue(maxsize=_AHEAD)
     ended = threading.Event()
+    take_streams = streams_of_this_thread()
 
     def put(what: Tuple[str, Any]) -> bool:
         while not ended.is_set():
@@ -50,6 +53,7 @@ def read_ahead(items: Iterable[T], prepare: Callable[[Any], T]) -> Iterator[T]:
 
     def read() -> None:
         try:
+            take_streams()
             for item in items:
                 if not put(("item", prepare(item))):
                     return

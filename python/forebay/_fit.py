@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List,
 import numpy as np
 
 from ._arrays import Native
+from ._checks import number, whole
 from ._feed import Progress, read_ahead
 from ._windows import Windows
 from .errors import InvalidArgument
@@ -87,10 +88,11 @@ class History:
 
 #: How to read data more than once.
 _READ_AGAIN = "pass a list or a DataLoader instead of an iterator, or epochs=1"
+_NO_VALIDATION = "validation has no batches; pass data that can be measured, or leave validation out"
 
 
 #: Called after each step with the trainer and its report; ``False`` ends the training.
-Callback: TypeAlias = "Callable[[Trainer, StepReport], Union[bool, np.bool_, None]]"
+Callback: TypeAlias = Callable[["Trainer", StepReport], Union[bool, np.bool_, None]]
 
 
 @dataclass(frozen=True)
@@ -116,15 +118,22 @@ class FitSettings:
         """Rejects settings that contradict each other."""
         if self.checkpoint is None and (self.resume or self.checkpoint_every is not None):
             raise InvalidArgument("a folder for checkpoints is required; pass checkpoint=...")
-        for name, steps in (
+        whole("epochs", self.epochs)
+        for name, count in (
             ("gradients_every", self.gradients_every),
             ("validate_every", self.validate_every),
             ("checkpoint_every", self.checkpoint_every),
+            ("patience", self.patience),
         ):
-            if steps is not None and steps < 1:
-                raise InvalidArgument(f"{name} must be at least 1 step, but is {steps}")
-        if self.patience is not None and self.patience < 1:
-            raise InvalidArgument(f"patience must be at least 1 validation, but is {self.patience}")
+            if count is not None:
+                whole(name, count, 1)
+        if not number("min_delta", self.min_delta) >= 0:
+            raise InvalidArgument(f"min_delta must be at least 0, but is {self.min_delta}")
+        best, folder = self.best_checkpoint, self.checkpoint
+        if best is not None and folder is not None and os.path.realpath(best) == os.path.realpath(folder):
+            raise InvalidArgument(
+                f"best_checkpoint and checkpoint are the same folder {folder!r}, so the best checkpoint would be overwritten; pass two folders"
+            )
         if self.validation is None:
             needed = {
                 "validate_every": self.validate_every is not None,
@@ -135,6 +144,8 @@ class FitSettings:
             }
             for name in (name for name, is_given in needed.items() if is_given):
                 raise InvalidArgument(f"{name} needs validation data; pass validation=...")
+        elif _length(self.validation) == 0:
+            raise InvalidArgument(_NO_VALIDATION)
         elif isinstance(self.validation, Iterator) and (self.epochs > 1 or self.validate_every is not None):
             raise InvalidArgument("validation is read more than once; pass a list or a DataLoader instead of an iterator")
 
@@ -189,12 +200,11 @@ class Fit:
 
     def _run_epoch(self, data: Iterable[Any]) -> None:
         settings, trainer, history = self._settings, self._trainer, self._history
-        bar = Progress(settings.progress and self._trainer._native.writes(), self._epoch, settings.epochs, len(data) if isinstance(data, Sized) else None)
+        bar = Progress(settings.progress and self._trainer._native.writes(), self._epoch, settings.epochs, _length(data))
         skipped, found = self._done, 0
         try:
-            for number, (batch, labels) in enumerate(read_ahead(data, self._prepare)):
-                found = number + 1
-                if number < skipped:
+            for found, (batch, labels) in enumerate(read_ahead(data, self._prepare), 1):
+                if found <= skipped:
                     continue
                 every = settings.gradients_every
                 report = self._step(batch, labels, every is not None and (trainer.step_count + 1) % every == 0)
@@ -243,7 +253,10 @@ class Fit:
     def _validate(self, step: int) -> str:
         """Measures the model and returns a summary of the results."""
         settings, trainer, history = self._settings, self._trainer, self._history
-        found = trainer.measure(settings.validation or (), settings.metrics, settings.windows)
+        data = () if settings.validation is None else settings.validation
+        found, count = trainer._measure(data, settings.metrics, settings.windows)
+        if count == 0:
+            raise InvalidArgument(_NO_VALIDATION)
         history.validations.append({"step": step, **found})
         loss = float(found["loss"])
         trainer.observe(loss)
@@ -284,6 +297,14 @@ class Fit:
     def _has_waited(self) -> bool:
         """Whether ``patience`` consecutive validations found no lower loss."""
         return self._settings.patience is not None and self._worse >= self._settings.patience
+
+
+def _length(data: Iterable[Any]) -> Optional[int]:
+    """Returns the number of batches if it is known. For a ``DataLoader`` of an ``IterableDataset``, ``len`` raises ``TypeError``."""
+    try:
+        return len(data) if isinstance(data, Sized) else None
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def _is_false(answer: Any) -> bool:

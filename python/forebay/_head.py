@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ._checks import text, whole
 from ._model import Model, ModelLike, as_model, native_model
 
 
@@ -18,4 +19,5 @@ def with_head(model: ModelLike, layer: str, classes: int, seed: int = 0) -> Mode
     (3, 64)
     """
     base = as_model(model)
-    return Model.of_native(native_model(base).with_head(layer, classes, seed), base.name)
+    native = native_model(base).with_head(text("layer", layer), whole("classes", classes, 1), whole("seed", seed))
+    return Model.of_native(native, base.name)

@@ -65,6 +65,8 @@ def part(shape: Tuple[int, ...], key: Any) -> Part:
             stop = stop if stop >= 0 else -size - 1
         else:
             try:
+                if isinstance(one, bool):  # In NumPy this is a mask, not the number 0 or 1.
+                    raise TypeError
                 start = operator.index(one)
             except TypeError:
                 raise InvalidArgument(f"an index consists of numbers, slices, ... and None, not {type(one).__name__}") from None

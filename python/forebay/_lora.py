@@ -22,7 +22,7 @@ class LoRA:
 
     #: Patterns (``*``, ``?``) for the names of weights.
     patterns: Union[str, Sequence[str]]
-    #: The rank.
+    #: The rank, from 1 to 65536.
     rank: int = 8
     #: The output of adapters is multiplied by ``alpha / rank``, or by 1 if ``alpha`` is not given.
     alpha: Optional[float] = None

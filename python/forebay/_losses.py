@@ -6,7 +6,7 @@ negative class axis counts from the end; the default is 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Tuple, Union
 
 from ._checks import checked, instance, number, optional, text
@@ -171,7 +171,7 @@ class Dice:
 
 @dataclass(frozen=True)
 class DiceCrossEntropy(Dice):
-    """Dice plus cross-entropy, like MONAI's ``DiceCELoss``; binary cross-entropy if labels are targets."""
+    """Dice plus cross-entropy, like MONAI's ``DiceCELoss``; binary cross-entropy, without class weights, if labels are targets."""
 
     #: The factor of Dice.
     dice_weight: float = 1.0
@@ -323,37 +323,11 @@ def term_given(term: LossTerm) -> Dict[str, Any]:
 def loss_given(loss: Loss) -> Dict[str, Any]:
     """Converts a loss for the native module, with the options of all losses."""
     instance("loss", loss, KINDS, "a name such as 'mse', or a loss such as forebay.Dice()")
-    given: Dict[str, Any] = {
-        # A subclass is of the kind of its base.
-        "kind": next(kind.__name__ for kind in type(loss).__mro__ if kind in KINDS),
-        "class_axis": None,
-        "ignore_index": None,
-        "labels": None,
-        "class_weights": (),
-        "label_smoothing": 0.0,
-        "positive_weights": (),
-        "delta": 1.0,
-        "alpha": None,
-        "beta": 1.0,
-        "gamma": 2.0,
-        "log_targets": False,
-        "elementwise_mean": False,
-        "margin": 0.0,
-        "other_output": None,
-        "activation": "softmax",
-        "multi_label": False,
-        "include_background": True,
-        "batch": False,
-        "squared": False,
-        "smooth": 1e-5,
-        "dice_weight": 1.0,
-        "cross_entropy_weight": 1.0,
-        "label_length": 1,
-        "blank": 0,
-        "time_first": False,
-        "lengths": None,
-        "zero_infinity": False,
-    }
+    given: Dict[str, Any] = {field.name: field.default for kind in KINDS for field in fields(kind)}
+    # The only field without a default.
+    given["label_length"] = 1
+    # A subclass is of the kind of its base.
+    given["kind"] = next(kind.__name__ for kind in type(loss).__mro__ if kind in KINDS)
     given.update(checked(loss, signed=("class_axis", "ignore_index")))
     for key in ("class_weights", "positive_weights"):
         weights: Sequence[float] = given[key]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Dict, Optional, Type, Union
 
 from ._checks import checked, instance
@@ -187,19 +187,8 @@ def optimizer_named(optimizer: Union[None, str, Optimizer], learning_rate: Optio
 def optimizer_given(optimizer: Optimizer) -> Dict[str, Any]:
     """Converts an optimizer for the native module, with the options of all optimizers."""
     instance("optimizer", optimizer, tuple(_KINDS.values()), "an optimizer such as forebay.Adam()")
-    given: Dict[str, Any] = {
-        # A subclass is of the kind of its base.
-        "kind": next(name for kind in type(optimizer).__mro__ for name in _KINDS if _KINDS[name] is kind),
-        "momentum": 0.0,
-        "nesterov": False,
-        "beta1": 0.9,
-        "beta2": 0.999,
-        "epsilon": 1e-8,
-        "decay_rate": 0.99,
-        "centered": False,
-        "rate_decay": 0.0,
-        "beta2_decay": -0.8,
-        "threshold": 1.0,
-    }
+    given: Dict[str, Any] = {field.name: field.default for kind in _KINDS.values() for field in fields(kind)}
+    # A subclass is of the kind of its base.
+    given["kind"] = next(name for kind in type(optimizer).__mro__ for name in _KINDS if _KINDS[name] is kind)
     given.update(checked(optimizer))
     return given

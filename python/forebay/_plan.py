@@ -193,7 +193,8 @@ class Plan:
         return "\n".join(lines)
 
     def largest_batch(self, size: Size) -> int:
-        """Returns the largest batch size whose step has a plan within this much device memory, or 0 if not even one sample fits.
+        """Returns the largest batch size whose step has a plan within this much device memory, or 0 if not even one sample fits. A size is
+        as for :meth:`fits`: a percentage is of what this plan's step needs.
 
         Such a step can be slow, because everything but the largest launch may have to move.
         ``forebay.plan(..., batch_size=N, device_memory=size)`` predicts how slow.
@@ -202,7 +203,7 @@ class Plan:
         >>> forebay.plan(digits, batch_size=1).largest_batch("256KiB") > 16
         True
         """
-        budget = _forebay.parse_size(str(size))
+        budget = self._bytes(size)
         again = self._remake()
 
         def fits(batch: int) -> bool:
@@ -260,8 +261,13 @@ class Plan:
         return self._again
 
     def _bytes(self, size: Size) -> int:
-        text = str(size).strip()
-        return int(self.needs * float(text[:-1]) / 100) if text.endswith("%") else _forebay.parse_size(text)
+        text = str(_options.size_text(size)).strip()
+        if not text.endswith("%"):
+            return _forebay.parse_size(text)
+        try:
+            return int(self.needs * float(text[:-1]) / 100)
+        except (ValueError, OverflowError):
+            raise InvalidArgument(f"{text!r} is not a size; pass a number of bytes or a string such as '8GiB' or '50%'") from None
 
     # Output.
 
@@ -384,7 +390,10 @@ def plan(
     >>> print(plan)  # doctest: +ELLIPSIS
     device budget ...
     """
-    options.setdefault("simulate_device", device_memory)
+    if device_memory is not None:
+        if options.get("simulate_device") is not None:
+            raise InvalidArgument("simulate_device is the device memory of a simulated device; pass only one of device_memory and simulate_device")
+        options["simulate_device"] = device_memory
     engine = _options.engine(device, None, options)
     training: Optional[Dict[str, Any]] = None
     if train or (train is None and (loss is not None or optimizer is not None)):

@@ -117,5 +117,12 @@ def _group_given(group: ParameterGroup) -> Any:
 def _given(schedule: Schedule) -> Dict[str, Any]:
     instance("schedule", schedule, (Schedule,), "a forebay.Schedule, such as forebay.Schedule('cosine', steps=1000)")
     curve = checked(schedule)
-    curve["milestones"], curve["table"] = list(curve["milestones"]), [tuple(row) for row in curve["table"]]
+    curve["milestones"] = [whole("a milestone of Schedule", step) for step in curve["milestones"]]
+    try:
+        rows = [(step, rate) for step, rate in curve["table"]]
+    except (TypeError, ValueError):
+        raise InvalidArgument("the table of Schedule must consist of pairs (step, rate)") from None
+    curve["table"] = [
+        (whole("a step in the table of Schedule", step), number("a rate in the table of Schedule", rate)) for step, rate in rows
+    ]
     return curve

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
 
 from . import _forebay, _options
-from ._arrays import all_from_native, input_to_native
+from ._arrays import from_native, input_to_native
 from ._model import ModelLike, TensorInfo, as_model, infos, native_model
 from ._options import EngineOptions, Size
 from .errors import InvalidArgument
@@ -70,6 +70,7 @@ class Session:
         engine = _options.engine(device, device_memory, options)
         self._native = _forebay.Session(native_model(as_model(model)), engine, _options.open_sizes(batch_size, sizes), None, False)
         self._types = {name: dtype for name, dtype, _ in self._native.inputs()}
+        self._outputs = [name for name, _, _ in self._native.outputs()]
 
     @property
     def inputs(self) -> List[TensorInfo]:
@@ -91,7 +92,7 @@ class Session:
             **named: The inputs as keyword arguments instead.
 
         Returns:
-            Arrays that own their memory.
+            Arrays that own their memory, in the order of :attr:`outputs`.
 
         Raises:
             forebay.InvalidArgument: An input is missing, unknown, or of the wrong type or shape.
@@ -104,9 +105,8 @@ class Session:
         if inputs is not None and named:
             raise InvalidArgument("pass inputs as one dictionary or by name, not both")
         given: Mapping[str, Any] = named if inputs is None else by_name(inputs, list(self._types))
-        return all_from_native(
-            self._native.run({name: input_to_native(value, self._types.get(name)) for name, value in given.items()})
-        )
+        found = self._native.run({name: input_to_native(value, self._types.get(name)) for name, value in given.items()})
+        return {name: from_native(found[name]) for name in self._outputs}
 
     @property
     def last_run(self) -> RunTimes:

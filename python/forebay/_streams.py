@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple, Type, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Type, Union
 
 from . import _forebay
 from ._options import Size, size_text
@@ -85,7 +85,8 @@ class Context:
                 "memory_history": memory_history,
             }
         )
-        self._default_stream = Stream._of(self, self._made.default_stream())
+        # Not a :class:`Stream`, which would keep the context in a cycle, and its memory until Python looks for cycles.
+        self._default_stream = self._made.default_stream()
 
     def _check_process(self) -> None:
         """Fails in a fork of the process that made the context, which has none of its threads, so that work would never end."""
@@ -103,14 +104,15 @@ class Context:
 
     def default_stream(self) -> Stream:
         """Returns the stream that work goes to if no other stream is entered."""
-        return self._default_stream
+        return Stream._of(self, self._default_stream)
 
     def current_stream(self) -> Stream:
         """Returns the stream that this thread's work goes to."""
         for context, stream in reversed(_thread.entered):
             if context is self and stream is not None:
                 return stream
-        return _thread.chosen.get(self, self._default_stream)
+        native, priority = _thread.chosen.get(self, (self._default_stream, 0))
+        return Stream._of(self, native, priority)
 
     def synchronize(self) -> None:
         """Waits until all work submitted to any stream is complete."""
@@ -222,9 +224,9 @@ class Stream:
         self._made = _forebay.Stream(self.context._native, self.priority)
 
     @classmethod
-    def _of(cls, context: Context, native: _forebay.Stream) -> Stream:
+    def _of(cls, context: Context, native: _forebay.Stream, priority: int = 0) -> Stream:
         stream = cls.__new__(cls)
-        stream.context, stream.priority, stream._made = context, 0, native
+        stream.context, stream.priority, stream._made = context, priority, native
         return stream
 
     @property
@@ -372,7 +374,8 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.entered: List[Tuple[Context, Optional[Stream]]] = []
-        self.chosen: weakref.WeakKeyDictionary[Context, Stream] = weakref.WeakKeyDictionary()
+        # A :class:`Stream` would keep its context, and the entry, for ever.
+        self.chosen: weakref.WeakKeyDictionary[Context, Tuple[_forebay.Stream, int]] = weakref.WeakKeyDictionary()
 
 
 _thread = _Thread()
@@ -390,6 +393,17 @@ def _renew_lock() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
+
+
+def streams_of_this_thread() -> Callable[[], None]:
+    """Returns a function that gives the thread that calls it the contexts and streams that this thread has now."""
+    entered, chosen = list(_thread.entered), dict(_thread.chosen)
+
+    def take() -> None:
+        _thread.entered[:] = entered
+        _thread.chosen.update(chosen)
+
+    return take
 
 
 def _leave(context: Context, stream: Optional[Stream]) -> None:
@@ -434,7 +448,7 @@ def default_stream(context: Optional[Context] = None) -> Stream:
 
 def set_current_stream(stream: Stream) -> None:
     """Makes a stream the thread's current one permanently, outside of ``with`` blocks that override it."""
-    _thread.chosen[stream.context] = stream
+    _thread.chosen[stream.context] = (stream._made, stream.priority)
 
 
 def synchronize(context: Optional[Context] = None) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from . import _forebay, _indexing
 from ._arrays import Native, bfloat16, from_native, to_native
-from ._dtypes import FLOATS, ONNX_NUMBERS, DTypeLike, common_type, to_bfloat16, type_name
+from ._dtypes import FLOATS, ONNX_NUMBERS, DTypeLike, common_type, item_bytes, to_bfloat16, type_name
 from ._streams import Context, current_context
 from .errors import InvalidArgument
 
@@ -149,7 +149,7 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         """The number of bytes that the elements take."""
-        return self.size * (2 if self._type == "bfloat16" else np.dtype(self._type).itemsize)
+        return self.size * item_bytes(self._type)
 
     # Transfers.
 
@@ -506,7 +506,11 @@ def given(data: ArrayLike, name: Optional[str]) -> Native:
     if name is None and isinstance(data, (float, list, tuple)):
         array = np.asarray(cast("Any", data))
         return to_native(array.astype(np.float32) if array.dtype == np.float64 else array)
-    native = to_native(data, name)
+    try:
+        native = to_native(data, name)
+    except OverflowError:
+        what = str(data) if isinstance(data, int) else "a number of the list"
+        raise InvalidArgument(f"{what} does not fit {name}; choose a wider type, as in a.astype('float64')") from None
     if name is None or native[0] == name:
         return native
     if name != "bfloat16":

@@ -33,6 +33,8 @@ _PREFIX = "module."
 _STEP = "forebay.step"
 _COUNTER = "num_batches_tracked"
 _NEXT, _GRADIENT = "next:", "gradient:"
+#: The number of kinds of calls for which a module keeps its plans. Each has an export with all weights on disk.
+_PASSES_MAX = 16
 
 
 class CompiledModule(nn.Module):
@@ -67,7 +69,12 @@ class CompiledModule(nn.Module):
         key = (self.module.training, call.key)
         passes = self._passes.get(key)
         if passes is None or passes.is_stale(self.module):
-            passes = self._passes[key] = _Passes(self.module, call, self._engine)
+            passes = _Passes(self.module, call, self._engine)
+        # The plans used last come last, and the first ones go. A call keeps its plans for its backward pass.
+        self._passes.pop(key, None)
+        self._passes[key] = passes
+        while len(self._passes) > _PASSES_MAX:
+            self._passes.pop(next(iter(self._passes)), None)
         self._calls += 1
         step = torch.tensor([self._calls, self._seed], dtype=torch.int64)
         tensors = passes.tensors(self.module, inputs, step)
@@ -355,8 +362,9 @@ def compile(
     """Returns a module whose forward and backward passes Forebay runs inside a larger PyTorch program, so that only a layer that does not
     fit is offloaded and the rest stays.
 
-    At the first call with inputs of new sizes, the module is exported to ONNX and planned: once for the forward pass and once for the
-    backward pass, which recomputes the forward pass instead of keeping its results. Higher-order gradients are not supported.
+    At the first call with inputs of new sizes or other constants, the module is exported to ONNX and planned: once for the forward pass and
+    once for the backward pass, which recomputes the forward pass instead of keeping its results. The plans of the last 16 kinds of calls
+    are kept. Higher-order gradients are not supported.
 
     Args:
         module: The module. It takes tensors, which are inputs, and numbers, strings, booleans and ``None``, which are constants of its

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _forebay, _options
-from ._arrays import Native, all_from_native, from_native, input_to_native, labels_to_native, to_native
+from ._arrays import Native, all_from_native, copy_of, from_native, input_to_native, labels_to_native, to_native
+from ._checks import optional, whole
 from ._feed import read_ahead, split_batch
 from ._fit import Callback, Evaluation, Fit, FitSettings, History, StepReport
 from ._lora import LoRA, with_adapters
@@ -19,7 +20,7 @@ from ._options import EngineOptions, PathLike, Size
 from ._plan import Plan
 from ._recipe import ParameterGroup, Schedule, recipe
 from ._session import by_name
-from ._windows import Windows
+from ._windows import Windows, windows_given
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ class Trainer:
     def _evaluate(self, batch: Dict[str, Native], labels: Native, windows: Optional[Windows]) -> Tuple[float, Native]:
         if windows is None:
             return self._native.evaluate(batch, labels)
-        return self._native.evaluate_windows(batch, labels, windows._given())
+        return self._native.evaluate_windows(batch, labels, windows_given(windows))
 
     def plan_windows(self, sample: Sequence[int], windows: Windows) -> None:
         """Makes the plans of :meth:`evaluate` with ``windows`` for samples of these sizes along their last axes, one sample at a time, so
@@ -226,7 +227,7 @@ class Trainer:
             forebay.OutOfBudget: The plans do not fit the budget.
             forebay.InvalidArgument: The model does not accept such windows, or ``sample`` does not have the number of axes of a window.
         """
-        self._native.plan_windows([int(size) for size in sample], windows._given())
+        self._native.plan_windows([whole("a size of sample", size) for size in sample], windows_given(windows))
 
     def observe(self, loss: float) -> None:
         """Passes a loss to a ``"plateau"`` schedule. :meth:`fit` does so after each epoch, with the validation loss or else the mean."""
@@ -249,8 +250,9 @@ class Trainer:
             windows: How to run the model on samples larger than its input; see :meth:`evaluate`.
 
         Returns:
-            ``"loss"``, that of all samples together, and each metric by name: a number, or ``None`` if it is not defined; for the confusion
-            matrix, its rows, one per label.
+            ``"loss"``, that of all samples together, and each metric by name: a number, or for the confusion matrix its rows, one per
+            label. A metric is ``None`` if it is not defined, or would take too much memory: ``"auc"`` of more than 2**25 scores,
+            ``"confusion"`` of more than 1000 classes.
 
         Raises:
             forebay.InvalidArgument: A metric does not exist or does not fit the loss.
@@ -261,9 +263,16 @@ class Trainer:
         >>> sorted(trainer.measure([batch], ["accuracy", "top3"]))
         ['accuracy', 'loss', 'top3']
         """
+        return self._measure(data, metrics, windows)[0]
+
+    def _measure(
+        self, data: Iterable[Any], metrics: Sequence[str], windows: Optional[Windows]
+    ) -> Tuple[Dict[str, Any], int]:
+        """Returns what :meth:`measure` does, and the number of batches."""
         measured = self._metrics(metrics)
-        total, count = 0.0, 0.0
-        for batch, labels in read_ahead(data, self._prepare):
+        total, count, batches = 0.0, 0.0, 0
+        for batch, labels in read_ahead(data, self._preparing(data)):
+            batches += 1
             loss, predictions = self._evaluate(batch, labels, windows)
             if metrics:
                 measured.add(predictions, labels)
@@ -271,7 +280,7 @@ class Trainer:
             weight = measured.weight(labels)
             if weight > 0:
                 total, count = total + loss * weight, count + weight
-        return {"loss": total / count if count else math.nan, **measured.values()}
+        return {"loss": total / count if count else math.nan, **measured.values()}, batches
 
     def _metrics(self, names: Sequence[str]) -> _forebay.Metrics:
         """Creates metrics by name, before anything is measured."""
@@ -297,7 +306,8 @@ class Trainer:
         resume: bool = False,
         progress: bool = True,
     ) -> History:
-        """Trains on batches from an iterable: a list, a generator (for one epoch) or a PyTorch ``DataLoader``. A thread reads ahead.
+        """Trains on batches from an iterable: a list, a generator (for one epoch) or a PyTorch ``DataLoader``. A thread reads ahead, and
+        copies the batches of anything but a list or a tuple, so that a generator can use the same arrays for every batch.
 
         Args:
             data: Batches: pairs ``(inputs, labels)`` as for :meth:`step`, sequences with the labels last, or dictionaries with the labels
@@ -311,7 +321,7 @@ class Trainer:
             windows: How to run the model on samples of ``validation`` that are larger than its input; see :meth:`evaluate`.
             patience: Ends the training after this many consecutive validations without a lower loss.
             min_delta: The amount by which a loss must be lower.
-            best_checkpoint: A folder for a checkpoint of the step with the lowest loss of all validations.
+            best_checkpoint: Another folder than ``checkpoint``, for a checkpoint of the step with the lowest loss of all validations.
             checkpoint: A folder for checkpoints, which are written after each epoch and at the end. No other trainer may write to it.
             checkpoint_every: The number of steps after which another one is written.
             resume: Whether to resume from the checkpoint in that folder, if there is one. The batches of the epoch that are already done
@@ -343,7 +353,7 @@ class Trainer:
         )
         # Unknown metrics are rejected before the first step.
         self._metrics(metrics)
-        history = Fit(self, settings, self._prepare, self._prepared_step).run(data)
+        history = Fit(self, settings, self._preparing(data), self._prepared_step).run(data)
         self._after_fit()
         return history
 
@@ -366,10 +376,20 @@ class Trainer:
     def _batch(self, inputs: Any, labels: Any) -> Tuple[Dict[str, Native], Native]:
         given = by_name(inputs, list(self._types))
         batch = {name: input_to_native(value, self._types.get(name)) for name, value in given.items()}
-        return batch, labels_to_native(labels, self._labels.dtype)
+        return batch, labels_to_native(labels, self._labels.dtype, len(self._labels.shape))
 
-    def _prepare(self, batch: Any) -> Tuple[Dict[str, Native], Native]:
-        return self._batch(*split_batch(batch, list(self._types), self._labels.name))
+    def _preparing(self, data: Iterable[Any]) -> Callable[[Any], Tuple[Dict[str, Native], Native]]:
+        """Returns the conversion of batches for :func:`read_ahead`. The batches of a list exist side by side; anything else may write each
+        batch to the same arrays, so these are copied."""
+
+        def prepare(batch: Any) -> Tuple[Dict[str, Native], Native]:
+            return self._batch(*split_batch(batch, list(self._types), self._labels.name))
+
+        def copied(batch: Any) -> Tuple[Dict[str, Native], Native]:
+            inputs, labels = prepare(batch)
+            return {name: copy_of(native) for name, native in inputs.items()}, copy_of(labels)
+
+        return prepare if isinstance(data, (list, tuple)) else copied
 
     # Learned values.
 
@@ -394,7 +414,8 @@ class Trainer:
 
         Args:
             values: Arrays, each with the type and shape of the value that it replaces.
-            step_count: The number of steps done, for Adam's bias correction and the random numbers of dropout.
+            step_count: The number of steps done, for Adam's bias correction and the random numbers of dropout. None of them counts as
+                skipped then.
 
         >>> import forebay, numpy as np
         >>> trainer = forebay.Trainer(digits, batch_size=8)
@@ -403,7 +424,8 @@ class Trainer:
         >>> bool((trainer.parameter(name) == 0).all())
         True
         """
-        self._native.set_values({name: to_native(value) for name, value in values.items()}, step_count)
+        steps = optional(whole, "step_count", step_count)
+        self._native.set_values({name: to_native(value) for name, value in values.items()}, steps)
 
     def save(self, path: PathLike) -> None:
         """Writes the trained model as ONNX. The file is replaced atomically.
@@ -427,10 +449,11 @@ class Trainer:
         """Writes a checkpoint into a folder. An existing checkpoint there stays complete until the new one is.
 
         Args:
-            folder: The folder, which is created if necessary. From then on, only this trainer writes to it.
+            folder: The folder, which is created if necessary. From then on, only this trainer writes to it (to the last 64 folders, if
+                there are more).
             position: The position in the data, as any JSON-serialisable value of your choice.
         """
-        self._native.save_checkpoint(os.fspath(folder), json.dumps(position))
+        self._native.save_checkpoint(os.fspath(folder), _position_text(position))
 
     def restore(self, folder: PathLike) -> Any:
         """Restores a checkpoint. The next step is bit for bit the same as in the run that wrote it, whatever the budgets.
@@ -441,7 +464,8 @@ class Trainer:
         Raises:
             forebay.Error: There is no checkpoint, or it belongs to another model or optimizer.
         """
-        return json.loads(self._native.restore(os.fspath(folder)))
+        position = json.loads(self._native.restore(os.fspath(folder)))
+        return json.loads(position[_AS_TEXT]) if _is_text(position) else position
 
     # Settings.
 
@@ -497,3 +521,21 @@ class Trainer:
     def trace(self) -> Any:
         """Returns when every command ran, in the format of Perfetto and ``chrome://tracing``; empty unless ``trace=True``."""
         return json.loads(self._native.trace())
+
+
+#: The only key of a position that a checkpoint holds as text. The native module knows it as well.
+_AS_TEXT = "json_text"
+
+
+def _is_text(position: Any) -> bool:
+    """Whether a position in a checkpoint is held as text."""
+    return isinstance(position, dict) and list(position) == [_AS_TEXT] and isinstance(position[_AS_TEXT], str)
+
+
+def _position_text(position: Any) -> str:
+    """Returns a position as JSON for the native module. Integers of more than 64 bits, as in the states of random generators, would be
+    rounded there, so a position with them is held as text."""
+    text = json.dumps(position)
+    bits: List[int] = [0]
+    json.loads(text, parse_int=lambda digits: bits.append(int(digits).bit_length()))
+    return json.dumps({_AS_TEXT: text}) if max(bits) > 63 or _is_text(position) else text

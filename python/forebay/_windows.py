@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional, Sequence, Tuple
+from typing import Any, Optional, Sequence, Tuple
+
+from ._checks import instance, number, optional, text, whole
 
 
 @dataclass(frozen=True)
@@ -29,5 +31,14 @@ class Windows:
     #: The number of windows per batch; by default, the number of samples in a part of a step.
     batch_size: Optional[int] = None
 
-    def _given(self) -> Tuple[Sequence[int], float, str, int, Optional[int]]:
-        return [int(size) for size in self.sizes], float(self.overlap), self.blend, self.multiple, self.batch_size
+
+def windows_given(windows: Any) -> Tuple[Sequence[int], float, str, int, Optional[int]]:
+    """Converts windows for the native module."""
+    instance("windows", windows, (Windows,), "a forebay.Windows, such as forebay.Windows([64, 64])")
+    return (
+        [whole("a size of Windows", size) for size in windows.sizes],
+        number("overlap of Windows", windows.overlap),
+        text("blend of Windows", windows.blend),
+        whole("multiple of Windows", windows.multiple),
+        optional(whole, "batch_size of Windows", windows.batch_size),
+    )

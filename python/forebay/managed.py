@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from . import _forebay, _indexing
 from ._arrays import from_native
-from ._dtypes import DTypeLike, type_name
+from ._dtypes import DTypeLike, item_bytes, type_name
 from ._options import PathLike, Size, path_text
 from ._streams import Context, current_context, size_bytes
 from ._tensor import Shape, Tensor, given, sizes_of
@@ -218,11 +218,13 @@ class ManagedTensor(Tensor):
 
     def fill_(self, value: Union[int, float, bool]) -> ManagedTensor:
         """Overwrites all elements with a number, part by part, and returns the tensor."""
-        pattern = np.tile(given(value, self._type)[2], 4)[:4] if self._item_bytes() <= 4 else None
+        pattern = np.tile(given(value, self._type)[2], 4)[:4] if item_bytes(self._type) <= 4 else None
         wide = given(value, self._type)[2]
         if pattern is None and bytes(wide[:4]) == bytes(wide[4:]):
             pattern = wide[:4]
-        if pattern is None:
+        if pattern is None and not self._shape:
+            self.copy_(value)
+        elif pattern is None:
             for rows in self._parts():
                 self._view(rows.start, rows.stop).fill_(value)
         else:
@@ -261,14 +263,20 @@ class ManagedTensor(Tensor):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Overwrites rows, after all submitted work that uses them: ``a[2:5] = array``."""
-        if key is Ellipsis:
+        if key is Ellipsis and self._shape:
             key = slice(None)
-        if isinstance(key, slice):
+        shape: Tuple[int, ...]
+        if key is Ellipsis:
+            start, step, shape = 0, 1, ()
+        elif isinstance(key, slice):
             start, stop, step = key.indices(len(self))
-            shape: Tuple[int, ...] = (max(stop - start, 0), *self._shape[1:])
+            shape = (max(stop - start, 0), *self._shape[1:])
         else:
-            row = _indexing.part(self._shape[:1], key).starts if len(self) > 1 else [0]
-            start, step, shape = int(row[0]), 1, self._shape[1:]
+            row = _indexing.part(self._shape[:1], key)
+            if row.shape:
+                raise InvalidArgument("only consecutive rows can be overwritten; use a number or a slice with step 1")
+            # The only row of a tensor is all of it, which has no start.
+            start, step, shape = (row.starts[0] if row.starts else 0), 1, self._shape[1:]
         if step != 1 or 0 in shape:
             raise InvalidArgument("only consecutive rows can be overwritten; use a number or a slice with step 1")
         value = value.numpy() if isinstance(value, Tensor) else value
@@ -284,9 +292,6 @@ class ManagedTensor(Tensor):
 
     def __repr__(self) -> str:
         return f"ManagedTensor(shape={self._shape}, dtype={self._type}, {self.resident_bytes} of {self.nbytes} bytes on the device)"
-
-    def _item_bytes(self) -> int:
-        return self.nbytes // self.size
 
     def _row_bytes(self) -> int:
         return self.nbytes // self._shape[0] if self._shape else self.nbytes
@@ -318,7 +323,7 @@ class ManagedTensor(Tensor):
         before = offset % _ALIGNMENT_BYTES
         if before == 0:
             return Tensor._of(self._context, self._buffer.tensor(self._type, shape, offset))
-        count, skipped = int(np.prod(shape)), before // self._item_bytes()
+        count, skipped = int(np.prod(shape)), before // item_bytes(self._type)
         flat = Tensor._of(self._context, self._buffer.tensor(self._type, [skipped + count], offset - before))
         return flat[skipped:].reshape(*shape)
 
@@ -365,16 +370,16 @@ def empty(
     if memory is None:
         memory = _memory_of(current_context() if context is None else context)
     name, sizes = type_name(dtype), sizes_of(shape)
-    item_bytes = 2 if name == "bfloat16" else np.dtype(name).itemsize
     count = 1
     for size in sizes:
         count *= size
-    if count * item_bytes >= 1 << 63:
+    byte_count = count * item_bytes(name)
+    if byte_count >= 1 << 63:
         raise InvalidArgument(f"{tuple(sizes)} is larger than the address space")
     if count == 0:
         raise InvalidArgument(f"{tuple(sizes)} has no elements; a tensor needs at least one")
     # Rounded up to a multiple of four bytes, like all tensors on the device.
-    buffer = memory._native.buffer((count * item_bytes + 3) // 4 * 4)
+    buffer = memory._native.buffer((byte_count + 3) // 4 * 4)
     tensor = ManagedTensor.__new__(ManagedTensor)
     tensor._set(memory.context, buffer.tensor(name, sizes, 0))
     tensor._memory, tensor._buffer = memory, buffer

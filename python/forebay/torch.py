@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 import numpy as np
 import torch
@@ -48,6 +48,7 @@ _OPSET = 18
 _QUANTIZED_MIN = 4096
 _OUTPUT = "output"
 _LABELS = "labels"
+_T = TypeVar("_T")
 
 
 class Trainer(_Trainer):
@@ -110,6 +111,11 @@ class Trainer(_Trainer):
         average: Optional[float] = None,
         **options: Unpack[EngineOptions],
     ) -> None:
+        if options.get("shard") is not None:
+            raise InvalidArgument(
+                "forebay.torch.Trainer does not take shard, because each process writes whole values back to its module; leave out shard, or "
+                "export the module to ONNX and use forebay.Trainer"
+            )
         self.module = module
         self.torch_optimizer: Optional[torch.optim.Optimizer] = None
         if isinstance(optimizer, torch.optim.Optimizer):
@@ -125,43 +131,33 @@ class Trainer(_Trainer):
         self._prefix = export.prefix
         self._folder = export.folder
         patterns = [freeze] if isinstance(freeze, str) else list(freeze)
-        first: Optional[Exception] = None
-        for attempt in export.attempts():
-            try:
-                path = attempt()
-                super().__init__(
-                    path,
-                    export.loss,
-                    named,
-                    device=device,
-                    device_memory=device_memory,
-                    batch_size=export.batch_size if batch_size is None else batch_size,
-                    freeze=patterns + self._frozen(optimizer),
-                    decay=decay,
-                    seed=seed,
-                    on_nan=on_nan,
-                    precision=precision,
-                    float32=float32,
-                    clip_value=clip_value,
-                    clip_norm=clip_norm,
-                    clip_global_norm=clip_global_norm,
-                    gradient_norm=gradient_norm,
-                    accumulate=accumulate,
-                    average=average,
-                    **options,
-                )
-                self._match()
-                break
-            except MemoryError:
-                raise
-            except Exception as error:
-                first = first or error
-                if export.is_final(error):
-                    raise
-        else:
-            if isinstance(first, Error) or first is None:
-                raise first or Error("the module cannot be exported")
-            raise Error(f"PyTorch cannot export the module: {first}") from first
+        begin = super().__init__
+
+        def make(path: str) -> None:
+            begin(
+                path,
+                export.loss,
+                named,
+                device=device,
+                device_memory=device_memory,
+                batch_size=export.batch_size if batch_size is None else batch_size,
+                freeze=patterns + self._frozen(optimizer),
+                decay=decay,
+                seed=seed,
+                on_nan=on_nan,
+                precision=precision,
+                float32=float32,
+                clip_value=clip_value,
+                clip_norm=clip_norm,
+                clip_global_norm=clip_global_norm,
+                gradient_norm=gradient_norm,
+                accumulate=accumulate,
+                average=average,
+                **options,
+            )
+            self._match()
+
+        export.first_that(make)
         self._steps_before = 0
         self._read_module()
 
@@ -220,7 +216,7 @@ class Trainer(_Trainer):
             if parameter.requires_grad and id(parameter) not in matched and self._prefix + name not in self._used()
         ]
         if unused:
-            warnings.warn(f"the outputs do not depend on {', '.join(unused)}: these parameters are not trained", stacklevel=3)
+            warnings.warn(f"the outputs do not depend on {', '.join(unused)}: these parameters are not trained", stacklevel=5)
 
     def _optimizer_states(self) -> Dict[str, Tuple[str, str]]:
         """Returns the parameter and PyTorch's name for each value of the optimizer's state."""
@@ -297,7 +293,7 @@ class Trainer(_Trainer):
                 if counter is not None:
                     counter += steps - self._steps_before
         if self.torch_optimizer is not None:
-            self._write_state(self.torch_optimizer, state, steps)
+            self._write_state(self.torch_optimizer, state)
         self._steps_before = steps
 
     def make_optimizer(self) -> torch.optim.Optimizer:
@@ -337,10 +333,12 @@ class Trainer(_Trainer):
             )
         else:
             raise InvalidArgument(f"PyTorch has no optimizer with the state of {type(ours).__name__}")
-        self._write_state(made, self.state(), self.step_count)
+        self._write_state(made, self.state())
         return made
 
-    def _write_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], steps: int) -> None:
+    def _write_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+        # Like PyTorch's GradScaler, without the steps whose update was skipped.
+        steps = self.step_count - self._native.skipped_count()
         if steps == 0:
             return
         if isinstance(self.optimizer, (Adam8bit, AdamW8bit)):
@@ -409,29 +407,18 @@ def plan(
     """
     ours = _of_torch(optimizer) if isinstance(optimizer, torch.optim.Optimizer) else optimizer
     export = _Export(module, example_inputs, loss, example_labels)
-    first: Optional[Exception] = None
-    for attempt in export.attempts():
-        try:
-            path = attempt()
-            return _plan.plan(
-                path,
-                export.loss if train else None,
-                ours if train else None,
-                train=train,
-                device=device,
-                device_memory=budget,
-                batch_size=export.batch_size if batch_size is None else batch_size,
-                **options,
-            )
-        except MemoryError:
-            raise
-        except Exception as error:
-            first = first or error
-            if export.is_final(error):
-                raise
-    if isinstance(first, Error):
-        raise first
-    raise Error(f"PyTorch cannot export the module: {first}") from first
+    return export.first_that(
+        lambda path: _plan.plan(
+            path,
+            export.loss if train else None,
+            ours if train else None,
+            train=train,
+            device=device,
+            device_memory=budget,
+            batch_size=export.batch_size if batch_size is None else batch_size,
+            **options,
+        )
+    )
 
 
 def _tensor(array: "np.ndarray[Any, Any]") -> torch.Tensor:
@@ -610,7 +597,27 @@ class _Export:
         sizes = {int(value.shape[0]) if value.dim() else 0 for value in self._inputs}
         self.batch_size: Optional[int] = sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
 
-    def attempts(self) -> List[Callable[[], str]]:
+    def first_that(self, make: Callable[[str], _T]) -> _T:
+        """Exports the module in one way after the other until ``make`` succeeds with the path of the file, and returns its result.
+
+        Raises:
+            forebay.Error: No way succeeds; this is the error of the first.
+        """
+        first: Optional[Exception] = None
+        for attempt in self._attempts():
+            try:
+                return make(attempt())
+            except MemoryError:
+                raise
+            except Exception as error:
+                first = first or error
+                if self._is_final(error):
+                    raise
+        if isinstance(first, Error):
+            raise first
+        raise Error(f"PyTorch cannot export the module: {first}") from first
+
+    def _attempts(self) -> List[Callable[[], str]]:
         """Returns ways to export, the best first; each returns the path of the file."""
         ways: List[Callable[[], str]] = []
         if self.batch_size is not None:
@@ -620,7 +627,7 @@ class _Export:
         return ways
 
     @staticmethod
-    def is_final(error: Exception) -> bool:
+    def _is_final(error: Exception) -> bool:
         """Returns whether no other way of exporting can help."""
         return isinstance(error, (InvalidArgument, OneWayError))
 
@@ -666,7 +673,6 @@ class _Export:
                     buffer.copy_(kept[name])
         self.folder.names = _names_in(self.folder.path, [name for name, _ in module.named_parameters(remove_duplicate=False)])
         return self.folder.path
-
 
     def _refuse_several(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
         """Rejects several outputs, because Forebay's losses take one."""

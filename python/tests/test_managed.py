@@ -72,6 +72,25 @@ def test_rows_may_begin_anywhere(memory: Any) -> None:
     assert forebay.managed.empty((3, 2), "float64", memory=memory).fill_(0.1).tolist() == [[0.1, 0.1]] * 3
 
 
+def test_one_row_and_no_dimensions(memory: Any) -> None:
+    one = forebay.managed.empty((1, 4), memory=memory)
+    one[0] = 5
+    one[-1] = one[0] + 1
+    assert one.tolist() == [[6.0] * 4]
+    for tensor in (one, forebay.managed.empty((2, 4), memory=memory)):
+        for key, error in [(2, IndexError), ("foo", forebay.InvalidArgument), (None, forebay.InvalidArgument), ((), forebay.InvalidArgument)]:
+            with pytest.raises(error):
+                tensor[key] = 7
+    assert one.tolist() == [[6.0] * 4]
+    assert forebay.managed.empty((), "int64", memory=memory).fill_(3).item() == 3
+    scalar = forebay.managed.empty((), memory=memory).copy_(2.5)
+    assert scalar.item() == 2.5
+    scalar[...] = 1.5
+    assert scalar.item() == 1.5 and scalar.fill_(0.5).item() == 0.5
+    scalar[()] = 4.5
+    assert scalar.item() == 4.5
+
+
 def test_the_whole_of_what_does_not_fit_is_refused(memory: Any) -> None:
     tensor, _ = filled(memory)
     with pytest.raises(forebay.Error, match="1048576"):

@@ -29,6 +29,16 @@ def test_what_fits(digits: str) -> None:
     assert error.value.least == plan.least
     limited = forebay.plan(digits, optimizer="adamw", batch_size=32, host_memory="1GiB")
     assert limited.fits(limited.least)
+    for size in ("abc%", "nan%", 1.5):
+        with pytest.raises(forebay.InvalidArgument, match="is not a size"):
+            plan.fits(size)  # type: ignore[arg-type]
+
+
+def test_a_budget_is_one_of_two_arguments(digits: str) -> None:
+    assert forebay.plan(digits, batch_size=8, device_memory="1MiB", simulate_device=None).budget == 1 << 20
+    assert forebay.plan(digits, batch_size=8, simulate_device="1MiB").budget == 1 << 20
+    with pytest.raises(forebay.InvalidArgument, match="only one of device_memory and simulate_device"):
+        forebay.plan(digits, batch_size=8, device_memory="1MiB", simulate_device="1MiB")
 
 
 def test_updates_on_the_host(digits: str) -> None:
@@ -51,6 +61,7 @@ def test_the_largest_batch(digits: str) -> None:
     with pytest.raises(forebay.OutOfBudget):
         forebay.plan(digits, train=True, batch_size=largest + 1, device_memory="256KiB")
     assert plan.largest_batch("4KiB") == 0
+    assert forebay.plan(digits, train=True, batch_size=largest).largest_batch("100%") >= largest
 
 
 def test_reasons(digits: str) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -54,18 +55,43 @@ if not (processes and by != "communicator" and processes.rank):
 """
 
 
+#: One of the processes leaves while the other waits for it; earlier, both go on after such an attempt.
+LEAVING = """
+import sys, threading, forebay
+
+processes = forebay.Processes(timeout=100)
+try:
+    sys.exit(2)
+except SystemExit:
+    processes.barrier()
+if processes.rank == 1:
+    print("it was asked to leave")
+    sys.exit("a bad argument" if len(sys.argv) > 1 else 0)
+if len(sys.argv) > 1:
+    processes.barrier()
+# This ends only the thread.
+thread = threading.Thread(target=sys.exit, args=(1,))
+thread.start()
+thread.join()
+"""
+
+
 def run(folder: Path, digits: str, by: str, shard: str = "", fails: str = "") -> "subprocess.CompletedProcess[str]":
+    return launch(folder, PROGRAM, [digits, str(folder), by, shard, fails], by != "alone")
+
+
+def launch(folder: Path, source: str, arguments: List[str], several: bool = True) -> "subprocess.CompletedProcess[str]":
     folder.mkdir()
     program = folder / "program.py"
-    program.write_text(PROGRAM)
-    command = [sys.executable, str(program), digits, str(folder), by, shard, fails]
+    program.write_text(source)
+    command = [sys.executable, str(program), *arguments]
     environment = {
         **os.environ,
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "MPI4PY_MPIABI": "openmpi",
     }
-    launcher: List[str] = [] if by == "alone" else LAUNCHER
+    launcher: List[str] = LAUNCHER if several else []
     return subprocess.run(
         launcher + command, env=environment, cwd=folder, capture_output=True, text=True, timeout=300, check=False
     )
@@ -105,6 +131,17 @@ def test_a_process_that_fails_ends_all(tmp_path: Path, digits: str, alone: Dict[
     result = run(tmp_path / "run", digits, "launcher", fails="fails")
     assert result.returncode != 0
     assert "ValueError: a fault of the last process" in result.stderr
+
+
+@pytest.mark.skipif(shutil.which(LAUNCHER[0]) is None, reason="there is no Open MPI: openmpi-bin")
+def test_a_process_that_leaves_with_an_error_ends_all(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    result = launch(tmp_path / "error", LEAVING, ["leave"])
+    assert result.returncode != 0
+    assert "a bad argument" in result.stderr and "it was asked to leave" in result.stdout
+    assert time.monotonic() - begin < 90, "the other process waited for it"
+    result = launch(tmp_path / "none", LEAVING, [])
+    assert result.returncode == 0, result.stderr
 
 
 def test_what_is_no_communicator_is_refused(digits: str) -> None:

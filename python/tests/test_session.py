@@ -15,6 +15,7 @@ import pytest
 
 import forebay
 from forebay._arrays import input_to_native
+from onnx_files import float_type, graph_input, graph_output, model_of, node, sequence_type
 
 
 def test_a_budget_changes_no_bit(digits: str, batch: Any) -> None:
@@ -78,6 +79,14 @@ def test_outputs_belong_to_the_caller(digits: str, batch: Any) -> None:
     assert np.array_equal(first, kept)
     assert first.flags.writeable and first.flags.aligned
     first[:] = 0
+
+
+def test_outputs_come_in_the_order_of_the_model() -> None:
+    x, y, b = graph_input("x", float_type(["2"])), graph_output("y", float_type(["2"])), graph_output("b", float_type(["2"]))
+    session = forebay.Session(model_of(node("Neg", ["x"], ["y"]) + node("Relu", ["x"], ["b"]) + x + y + b))
+    found = session.run(np.array([-1, 2], np.float32))
+    assert list(found) == [info.name for info in session.outputs] == ["y", "b"]
+    assert [value.tolist() for value in found.values()] == [[1, -2], [0, 2]]
 
 
 IN_PLACE = """
@@ -283,7 +292,11 @@ def test_a_fork_is_told_what_it_cannot_use(digits: str, tmp_path: Path) -> None:
 
 def test_messages_name_arguments_of_python(digits: str, batch: Any) -> None:
     x, labels = batch
-    with pytest.raises(forebay.NotFinite, match='pass on_nan="continue"'):
+    with pytest.raises(forebay.NotFinite, match='pass on_nan="skip", which checks gradients'):
         forebay.Trainer(digits, batch_size=50).step(np.full_like(x, np.nan), labels)
     with pytest.raises(forebay.OutOfBudget, match='at least device_memory="[0-9]+KiB"'):
         forebay.Session(digits, batch_size=8, simulate_device="4KiB")
+    one = float_type(["2"])
+    sequence = node("SequenceConstruct", ["x", "x"], ["s"]) + graph_input("x", one) + graph_output("s", sequence_type(one))
+    with pytest.raises(forebay.InvalidArgument, match="'s' is a sequence of 2 tensors; Python takes and returns only tensors"):
+        forebay.Session(model_of(sequence)).run(np.zeros(2, np.float32))

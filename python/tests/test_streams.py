@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -116,6 +118,19 @@ def test_current_streams_belong_to_threads_and_contexts() -> None:
     with pytest.raises(forebay.InvalidArgument, match="int"):
         forebay.StreamCtx(3)  # type: ignore[arg-type]
     assert forebay.Stream(-1).priority == -1
+
+
+def test_a_context_goes_with_what_refers_to_it() -> None:
+    gc.disable()
+    try:
+        context = forebay.Context()
+        forebay.set_current_stream(forebay.Stream(context, priority=-1))
+        assert context.current_stream().priority == -1
+        gone = weakref.ref(context)
+        del context
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_events_as_pytorch_has_them() -> None:

@@ -87,6 +87,15 @@ def test_where_and_others_take_the_common_type() -> None:
     assert (True & b).tolist() == [True, False] and ([False, True] ^ b).tolist() == [True, True] and (True | b).tolist() == [True, True]
 
 
+def test_numbers_must_fit_the_type() -> None:
+    a = forebay.Tensor(np.array([1, 2], np.uint8))
+    for op, number in ((operator.add, 1 << 70), (operator.eq, -(1 << 70))):
+        with pytest.raises(forebay.InvalidArgument, match="does not fit uint8; choose a wider type"):
+            op(a, number)
+    with pytest.raises(forebay.InvalidArgument, match="^a number of the list does not fit uint8"):
+        a.copy_([300, 1 << 70])
+
+
 def test_what_is_not_an_array_is_not_equal() -> None:
     a = forebay.Tensor([1.0, 2.0])
     assert operator.eq(a, None) is False and operator.ne(a, None) is True and operator.eq(a, "x") is False
@@ -162,7 +171,8 @@ def test_rows_and_what_is_not_there() -> None:
     same(x[[2, 0]], X[[2, 0]])
     same(x[forebay.Tensor([1, 1])], X[[1, 1]])
     assert [row.shape for row in x] == [(4, 5)] * 3 and len(x) == 3
-    for key, error in [(3, IndexError), ((0, 0, 0, 0), IndexError), (slice(2, 2), forebay.InvalidArgument), ("a", forebay.InvalidArgument)]:
+    invalid: Any = forebay.InvalidArgument
+    for key, error in [(3, IndexError), ((0, 0, 0, 0), IndexError), (slice(2, 2), invalid), ("a", invalid), (True, invalid), ((0, False), invalid)]:
         with pytest.raises(error):
             x[key]
     with pytest.raises(forebay.InvalidArgument, match="where"):

@@ -90,6 +90,21 @@ def test_steps_are_pytorchs(kind: str) -> None:
     close(module.state_dict(), theirs.state_dict())
 
 
+def test_skipped_steps_are_not_pytorchs() -> None:
+    module = nn.Linear(4, 3)
+    optimizer = torch.optim.Adam(module.parameters())
+    trainer = forebay.torch.Trainer(module, torch.ones(6, 4), loss=nn.CrossEntropyLoss(), optimizer=optimizer, on_nan="skip")
+    labels = torch.arange(6) % 3
+    assert trainer.step(torch.full((6, 4), float("nan")), labels).skipped
+    trainer.write_back()
+    assert not optimizer.state
+    trainer.step(torch.ones(6, 4), labels)
+    trainer.write_back()
+    assert [int(state["step"]) for state in optimizer.state.values()] == [1, 1]
+    with pytest.raises(forebay.InvalidArgument, match="does not take shard"):
+        forebay.torch.Trainer(module, torch.ones(6, 4), shard="state")
+
+
 def test_a_data_loader_and_a_schedule() -> None:
     torch.manual_seed(0)
     module = Net()

@@ -12,6 +12,7 @@ from torch import nn  # noqa: E402
 
 import forebay  # noqa: E402
 import forebay.torch  # noqa: E402
+from forebay import _torch_module  # noqa: E402
 
 
 class Pair(nn.Module):  # type: ignore[misc]
@@ -141,6 +142,18 @@ def test_dropout_drops_the_same_backwards() -> None:
     kept.sum().backward()
     assert torch.equal(x.grad, kept.detach()) and 300 < int((kept > 0).sum()) < 700
     assert not torch.equal(compiled(x), kept)
+
+
+def test_old_plans_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_torch_module, "_PASSES_MAX", 2)
+    compiled = forebay.torch.compile(nn.Linear(4, 3))
+    first = compiled(torch.ones(1, 4))
+    for count in (2, 3, 2, 4):
+        assert compiled(torch.ones(count, 4)).shape == (count, 3)
+    assert len(compiled._passes) == 2
+    # The backward pass of a call whose plans have gone.
+    first.sum().backward()
+    assert torch.equal(compiled.module.weight.grad, torch.ones(3, 4))
 
 
 def test_buffers_that_change_are_seen() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+import typing
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -162,6 +165,14 @@ def test_parameters_go_in_and_out(digits: str, batch: Any) -> None:
         first.set_values({"nothing": value})
     with pytest.raises(forebay.InvalidArgument, match="nothing"):
         first.parameter("nothing")
+    # Steps that were skipped do not count any more, neither for Adam.
+    again, fresh = trainer(digits, on_nan="skip"), trainer(digits)
+    assert again.step(np.full_like(batch[0], np.nan), batch[1]).skipped
+    with pytest.raises(forebay.InvalidArgument, match="step_count must be at least 0"):
+        again.set_values({}, step_count=-1)
+    again.set_values({}, step_count=0)
+    assert again.step(*batch).step == fresh.step(*batch).step == 1
+    assert same(again.parameters(), fresh.parameters())
 
 
 def test_saved_models_run(digits: str, batch: Any, tmp_path: Path) -> None:
@@ -212,6 +223,7 @@ def test_metrics_are_those_of_scikit_learn(digits: str, batch: Any) -> None:
     np.add.at(expected, (true, predicted), 1)
     assert np.array_equal(found["confusion"], expected)
     assert found["loss"] == pytest.approx(run.validate(data))
+    assert run.measure([], ["confusion", "accuracy"])["confusion"] is None
     with pytest.raises(forebay.InvalidArgument, match="mae"):
         run.measure(data, ["mae"])
     with pytest.raises(forebay.InvalidArgument, match="top"):
@@ -277,11 +289,18 @@ def test_patience_is_resumed(digits: str, batch: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "settings",
     [{"patience": 2}, {"validate_every": 3}, {"metrics": ["accuracy"]}, {"best_checkpoint": "x"}, {"checkpoint_every": 2},
-     {"patience": 0, "validation": []}, {"validate_every": 0, "validation": []}, {"epochs": 2, "validation": iter([])}],
+     {"patience": 0, "validation": [1]}, {"validate_every": 0, "validation": [1]}, {"epochs": 2, "validation": iter([])},
+     {"validation": []}, {"epochs": -1}, {"epochs": 1.5}, {"validate_every": 2.5, "validation": [1]}, {"min_delta": "a"},
+     {"min_delta": float("nan"), "validation": [1]}, {"min_delta": -1, "validation": [1]},
+     {"checkpoint": "x", "best_checkpoint": "x/../x", "validation": [1]}],
 )  # fmt: skip
-def test_settings_of_fit_that_contradict_each_other(digits: str, batch: Any, settings: Any) -> None:
+def test_settings_of_fit_that_contradict_each_other(
+    digits: str, batch: Any, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x").mkdir()
+    monkeypatch.chdir(tmp_path)
     run = trainer(digits)
-    with pytest.raises(forebay.InvalidArgument):
+    with pytest.raises((forebay.InvalidArgument, TypeError)):
         run.fit([batch], **settings)
     assert run.step_count == 0
 
@@ -362,6 +381,17 @@ def test_skipped_steps_do_not_count_in_the_mean_of_an_epoch(digits: str, batch: 
     assert history.epoch_losses == [(history.losses[0] + history.losses[2]) / 2]
 
 
+@pytest.mark.parametrize(
+    "position",
+    [np.random.default_rng(0).bit_generator.state, {"loss": float("inf")}, {"json_text": "x"}, "\ud800", [-(2**63), 2**63], 0.1, None],
+    ids=["random state", "infinity", "text", "half a character", "64 bits", "fraction", "nothing"],
+)
+def test_positions_come_back_as_they_were(digits: str, tmp_path: Path, position: Any) -> None:
+    run = trainer(digits)
+    run.save_checkpoint(tmp_path, position)
+    assert run.restore(tmp_path) == position
+
+
 def test_data_that_can_be_read_once(digits: str, batch: Any, tmp_path: Path) -> None:
     run = trainer(digits)
     with pytest.raises(forebay.InvalidArgument, match="in each of 2 epochs"):
@@ -374,15 +404,50 @@ def test_data_that_can_be_read_once(digits: str, batch: Any, tmp_path: Path) -> 
     assert len(run.fit((one for one in [batch]), progress=False).epoch_losses) == 1
 
 
-def test_a_folder_in_use_is_found_at_once(digits: str, batch: Any, tmp_path: Path) -> None:
+def test_a_folder_in_use_is_found_at_once(digits: str, batch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = trainer(digits), trainer(digits)
-    first.fit([batch], checkpoint=tmp_path / "run", progress=False)
+    monkeypatch.chdir(tmp_path)
+    first.fit([batch], validation=[batch], best_checkpoint="best", checkpoint=tmp_path / "run", progress=False)
     for folders in ({"checkpoint": tmp_path / "run"}, {"best_checkpoint": tmp_path / "run", "validation": [batch]}):
         with pytest.raises(forebay.FileError, match="release the trainer that does, in Python with del"):
             second.fit([batch], progress=False, **folders)
     assert second.step_count == 0
+    with pytest.raises(forebay.FileError, match="best"):
+        second.save_checkpoint(tmp_path / "best")
+    # The first trainer has both, whatever they are called and wherever it is.
+    first.save_checkpoint("run/../best")
+    monkeypatch.chdir(tmp_path / "best")
+    first.save_checkpoint("../run")
+    first.save_checkpoint("run")
+    assert (tmp_path / "best" / "run" / "checkpoint.json").exists()
     del first
+    monkeypatch.chdir(tmp_path)
     second.fit([batch], checkpoint=tmp_path / "run", progress=False)
+
+
+def test_a_folder_without_a_checkpoint_goes(digits: str, tmp_path: Path) -> None:
+    run = trainer(digits)
+    with pytest.raises(forebay.InvalidArgument, match="no batches"):
+        run.fit([], checkpoint=tmp_path / "run", progress=False)
+    assert (tmp_path / "run").exists()
+    del run
+    gc.collect()
+    assert not (tmp_path / "run").exists()
+
+
+def test_folders_that_were_removed_or_are_too_many_are_free(digits: str, tmp_path: Path) -> None:
+    first, second = trainer(digits), trainer(digits)
+    for number in range(65):
+        first.save_checkpoint(tmp_path / str(number))
+    second.save_checkpoint(tmp_path / "0")
+    for folder in (tmp_path / "63", tmp_path / "64"):
+        shutil.rmtree(folder)
+    (tmp_path / "64").mkdir()
+    first.save_checkpoint(tmp_path / "64")
+    second.save_checkpoint(tmp_path / "63")
+    for held in (tmp_path / "62", tmp_path / "64"):
+        with pytest.raises(forebay.FileError):
+            second.save_checkpoint(held)
 
 
 @pytest.mark.parametrize(
@@ -404,6 +469,10 @@ def test_a_folder_in_use_is_found_at_once(digits: str, batch: Any, tmp_path: Pat
         ({"lora": "conv*"}, TypeError, "lora must be a forebay.LoRA"),
         ({"accumulate": 0}, ValueError, "accumulate must be at least 1"),
         ({"seed": -1}, ValueError, "seed must be at least 0"),
+        ({"seed": 2**64}, ValueError, "seed must be less than 2"),
+        ({"schedule": forebay.Schedule("multi_step", milestones=[-1])}, ValueError, "a milestone of Schedule must be at least 0"),
+        ({"schedule": forebay.Schedule("table", table=np.array([[1, 0.1]]))}, TypeError, "a step in the table of Schedule must be a whole"),
+        ({"schedule": forebay.Schedule("table", table=np.arange(3))}, ValueError, r"must consist of pairs \(step, rate\)"),
         ({"threads": 1.5}, TypeError, "threads must be a whole number"),
         ({"fuse": 1}, TypeError, "fuse must be True or False"),
         ({"device": None}, TypeError, "device must be a string"),
@@ -415,6 +484,10 @@ def test_a_folder_in_use_is_found_at_once(digits: str, batch: Any, tmp_path: Pat
 def test_options_that_are_not_valid(digits: str, options: Any, error: Any, words: str) -> None:
     with pytest.raises(error, match=words):
         trainer(digits, **options)
+
+
+def test_types_can_be_asked_for() -> None:
+    assert typing.get_type_hints(forebay.Trainer.fit)["epochs"] is int
 
 
 def test_an_optimizer_can_be_a_subclass(digits: str, batch: Any) -> None:
@@ -586,5 +659,7 @@ def test_a_new_head_with_several_losses(digits: str, batch: Any) -> None:
     assert trainer.parameters()["fc.weight"].shape == (3, 64)
     with pytest.raises(forebay.Error, match="no layer 'head'"):
         forebay.with_head(digits, "head", classes=3)
+    with pytest.raises(forebay.InvalidArgument, match="classes must be at least 1"):
+        forebay.with_head(digits, "/fc/Gemm", classes=-1)
     with pytest.raises(forebay.InvalidArgument, match="not to a group"):
         forebay.Trainer(digits, groups=[forebay.ParameterGroup("fc.*", schedule=forebay.Schedule("plateau"))], batch_size=8)

@@ -3,43 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Sequence, Tuple, Union
+from typing import Any, Tuple
 
 import numpy as np
 import pytest
 
 import forebay
+from onnx_files import field, float_type, graph_input, graph_output, model_of, node
 
 WINDOW = (6, 8, 10)
 
 
-def _number(value: int) -> bytes:
-    parts = [value >> shift & 127 for shift in range(0, max(value.bit_length(), 1), 7)]
-    return bytes([part | 128 for part in parts[:-1]] + parts[-1:])
-
-
-def _field(number: int, value: Union[int, str, bytes]) -> bytes:
-    if isinstance(value, int):
-        return _number(number << 3) + _number(value)
-    content = value.encode() if isinstance(value, str) else value
-    return _number(number << 3 | 2) + _number(len(content)) + content
-
-
-def _tensor(number: int, name: str, sizes: Sequence[str]) -> bytes:
-    shape = b"".join(_field(1, _field(1, int(size)) if size.isdigit() else _field(2, size)) for size in sizes)
-    return _field(number, _field(1, name) + _field(2, _field(1, _field(1, 1) + _field(2, shape))))
-
-
 def model() -> bytes:
-    """A convolution over volumes of any sizes, to three classes: an ONNX file, field by field."""
+    """A convolution over volumes of any sizes, to three classes."""
     kernel = (0.3 * np.random.default_rng(0).standard_normal((3, 1, 3, 3, 3))).astype(np.float32)
-    shape = b"".join(_field(1, size) for size in kernel.shape)
-    weights = shape + _field(2, 1) + _field(8, "kernel") + _field(9, kernel.tobytes())
-    pads = _field(1, "pads") + b"".join(_field(8, 1) for _ in range(6)) + _field(20, 7)
-    node = _field(1, "x") + _field(1, "kernel") + _field(2, "logits") + _field(4, "Conv") + _field(5, pads)
-    graph = _field(1, node) + _field(2, "windows") + _field(5, weights)
-    graph += _tensor(11, "x", ["n", "1", "d", "h", "w"]) + _tensor(12, "logits", ["n", "3", "d", "h", "w"])
-    return _field(1, 8) + _field(8, _field(1, "") + _field(2, 17)) + _field(7, graph)
+    shape = b"".join(field(1, size) for size in kernel.shape)
+    weights = field(5, shape + field(2, 1) + field(8, "kernel") + field(9, kernel.tobytes()))
+    pads = field(5, field(1, "pads") + b"".join(field(8, 1) for _ in range(6)) + field(20, 7))
+    x = graph_input("x", float_type(["n", "1", "d", "h", "w"]))
+    logits = graph_output("logits", float_type(["n", "3", "d", "h", "w"]))
+    return model_of(node("Conv", ["x", "kernel"], ["logits"], pads) + weights + x + logits)
 
 
 def trainer(**options: Any) -> forebay.Trainer:
@@ -109,6 +92,10 @@ def test_windows_are_planned_before_training() -> None:
     assert refused.value.least is not None and refused.value.least > 64 << 20
     with pytest.raises(forebay.InvalidArgument, match="axes"):
         own.plan_windows((50, 60), forebay.Windows(WINDOW))
+    with pytest.raises(forebay.InvalidArgument, match="a size of Windows must be at least 0"):
+        own.plan_windows((50, 60, 70), forebay.Windows((-1, 8, 8)))
+    with pytest.raises(TypeError, match="windows must be a forebay.Windows"):
+        own.plan_windows((50, 60, 70), [8, 8, 8])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("mode", ["constant", "gaussian"])

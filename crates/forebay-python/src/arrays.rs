@@ -1,7 +1,8 @@
 //! Tensors from NumPy arrays, and back. Python passes each array as the name of its type, its shape and its bytes, packed and row-major
 //! (`forebay/_arrays.py`). Results are returned without a copy.
 //!
-//! Inputs of short work are read in place ([`tensors_in_place`]); for other work, the only copy into Forebay is made here ([`tensor`]).
+//! Inputs of short work, and predictions for metrics, are read in place ([`tensor_in_place`]); for other work, the only copy into Forebay
+//! is made here ([`tensor`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,17 +56,19 @@ unsafe impl Sync for InPlace {}
 impl AsRef<[u8]> for InPlace {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: the array is kept, and so are its bytes, which NumPy never moves for an array that others reference. Nothing writes them:
-        // work on them lasts no longer than the call that received them, and a caller who writes to an array during a call gets what NumPy
-        // itself would give, values that are old or new. They are floating-point numbers, so no index is computed from them.
+        // nobody else has the array, or work on them lasts no longer than the call that received them, and a caller who writes to an array
+        // during a call gets what NumPy itself would give, values that are old or new. They are floating-point numbers, so no index is
+        // computed from them.
         unsafe { std::slice::from_raw_parts(self.address, self.length) }
     }
 }
 
-/// Returns a tensor of an array's bytes in place, for work that ends before the call does. Bytes that can be indices are copied.
+/// Returns a tensor of an array's bytes in place, for work that ends before the call does or if nobody else has the array. Bytes that can
+/// be indices are copied.
 ///
 /// # Errors
 /// As [`tensor`].
-fn tensor_in_place(given: Given<'_>) -> PyResult<Tensor> {
+pub fn tensor_in_place(given: Given<'_>) -> PyResult<Tensor> {
     let known = data_type(&given.0)?;
     if !known.is_float() {
         return tensor(given);

@@ -44,11 +44,22 @@ const OTHER_NAMES: [(&str, &str); 5] = [
 /// The words that messages pass to flags. Numbers are recognized by their first digit.
 const WORDS: [&str; 5] = ["automatic", "continue", "host", "needed", "skip"];
 
+/// Advice that names functions of the Rust library, and the advice for Python.
+const OTHER_ADVICE: [(&str, &str); 2] = [
+    ("use Session::run_values", "Python takes and returns only tensors, so leave it out of the model"),
+    (
+        "all of them must call Trainer::collect_shards first, after which process 0 has the whole tensor",
+        "only process 0 can have the whole tensor",
+    ),
+];
+
 /// Returns a message that names arguments of Python instead of flags: `device_memory="8MiB"` for `--device-memory 8MiB`.
 fn in_python(message: &str) -> String {
     let is_of_name = |c: char| c.is_ascii_lowercase() || c == '-';
+    let advice = |message: String, (rust, python): &(&str, &str)| message.replace(rust, python);
+    let message = OTHER_ADVICE.iter().fold(message.to_owned(), advice);
     let mut found = String::with_capacity(message.len());
-    let mut rest = message;
+    let mut rest = message.as_str();
     while let Some(start) = rest.find("--") {
         let (before, flag) = (&rest[..start], &rest[start + 2..]);
         found.push_str(before);

@@ -1,6 +1,6 @@
 //! Metrics of a model on labelled data.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use forebay::Error;
 use forebay::metrics::{Metric, Metrics as Measured};
@@ -8,15 +8,16 @@ use forebay::training::Loss;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::arrays::{Given, tensor};
+use crate::arrays::{Given, tensor, tensor_in_place};
 use crate::errors::exception;
+use crate::long_work::{locked, obeying_signals};
 use crate::losses::{LossGiven, loss};
 
 /// Metrics over any number of batches.
 #[pyclass(module = "forebay._forebay", frozen)]
 pub struct Metrics {
     loss: Loss,
-    measured: Mutex<Measured>,
+    measured: Arc<Mutex<Measured>>,
 }
 
 #[pymethods]
@@ -28,20 +29,27 @@ impl Metrics {
             let chosen = names.iter().map(|name| name.parse()).collect::<Result<Vec<Metric>, Error>>()?;
             Measured::new(&loss, &chosen)
         };
-        let measured = Mutex::new(metrics().map_err(|error| exception(py, &error))?);
-        Ok(Metrics { loss, measured })
+        let measured = metrics().map_err(|error| exception(py, &error))?;
+        Ok(Metrics { loss, measured: Arc::new(Mutex::new(measured)) })
     }
 
     /// Returns the weight of a batch with these labels in the mean loss over several batches.
-    fn weight(&self, labels: Given<'_>) -> PyResult<f64> {
-        Ok(self.loss.batch_weight(&tensor(labels)?))
+    fn weight(&self, py: Python<'_>, labels: Given<'_>) -> PyResult<f64> {
+        let labels = tensor(labels)?;
+        Ok(py.detach(|| self.loss.batch_weight(&labels)))
     }
 
-    /// Adds a batch: the model's predictions and the labels.
-    fn add(&self, predictions: Given<'_>, labels: Given<'_>) -> PyResult<()> {
-        let (predictions, labels) = (tensor(predictions)?, tensor(labels)?);
-        self.measured.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).add(&predictions, &labels);
-        Ok(())
+    /// Adds a batch: the model's predictions, as an evaluation returned them, and the labels.
+    fn add(&self, py: Python<'_>, predictions: Given<'_>, labels: Given<'_>) -> PyResult<()> {
+        // Predictions can take up much memory, and nothing else has them, so they are read in place.
+        let (predictions, labels) = (tensor_in_place(predictions)?, tensor(labels)?);
+        let measured = self.measured.clone();
+        obeying_signals(py, f64::INFINITY, move || {
+            locked(&measured, |measured| {
+                measured.add(&predictions, &labels);
+                Ok(())
+            })
+        })
     }
 
     /// Returns all metrics by name: a number, or `None` if undefined; the confusion matrix by rows.
@@ -50,6 +58,10 @@ impl Metrics {
         let values = PyDict::new(py);
         for &metric in metrics.chosen() {
             match metric {
+                // Nothing was counted, or there are too many classes.
+                Metric::Confusion if metrics.confusion().is_empty() => {
+                    values.set_item(metric.to_string(), py.None())?
+                }
                 Metric::Confusion => values.set_item(metric.to_string(), metrics.confusion().to_vec())?,
                 _ => values.set_item(metric.to_string(), metrics.value(metric))?,
             }

@@ -36,8 +36,8 @@ pub struct Trainer {
     trainer: Shared<forebay::Trainer>,
     steps: Mutex<Pace>,
     evaluations: Mutex<Pace>,
-    /// The folder to which only this trainer writes checkpoints.
-    folder: Arc<Mutex<Option<CheckpointFolder>>>,
+    /// The folders to which only this trainer writes checkpoints.
+    folders: Arc<Mutex<Folders>>,
     /// Whether this process writes files, because it is the only one or the first of several.
     writes: bool,
 }
@@ -62,13 +62,31 @@ fn described(info: &TensorInfo) -> Described {
     (info.name.clone(), info.data_type.name(), sizes)
 }
 
-/// Returns the lock of a folder; another folder that was held is released.
-fn lock<'a>(held: &'a mut Option<CheckpointFolder>, folder: &Path) -> Result<&'a CheckpointFolder, Error> {
-    let current = match held.take().filter(|held| held.path() == folder) {
-        Some(current) => current,
-        None => CheckpointFolder::lock(folder)?,
+/// The most folders that a trainer holds, those used last: each takes an open file.
+const FOLDERS_MAX: usize = 64;
+
+/// Locked folders by their real paths, the one used last at the end.
+type Folders = Vec<(PathBuf, CheckpointFolder)>;
+
+/// Returns the lock of a folder, which stays locked for this trainer.
+fn lock<'a>(held: &'a mut Folders, folder: &Path) -> Result<&'a CheckpointFolder, Error> {
+    held.retain(|(_, locked)| locked.exists());
+    // Only a folder that exists has a real path. The lock creates any other, and removes it in the end if nothing was written to it.
+    let existing = folder.canonicalize().ok();
+    let known = existing.as_ref().and_then(|real| held.iter().position(|(other, _)| other == real));
+    let current = match known {
+        Some(place) => held.remove(place),
+        None => {
+            let path = existing.map_or_else(|| std::path::absolute(folder), Ok).unwrap_or_else(|_| folder.to_owned());
+            let locked = CheckpointFolder::lock(&path)?;
+            (path.canonicalize().unwrap_or(path), locked)
+        }
     };
-    Ok(held.insert(current))
+    if held.len() >= FOLDERS_MAX {
+        held.remove(0);
+    }
+    held.push(current);
+    Ok(&held[held.len() - 1].1)
 }
 
 impl Trainer {
@@ -143,7 +161,7 @@ impl Trainer {
             trainer: Shared::new(trainer, "trainer"),
             steps: Mutex::default(),
             evaluations: Mutex::default(),
-            folder: Arc::default(),
+            folders: Arc::default(),
             writes,
         })
     }
@@ -166,6 +184,10 @@ impl Trainer {
 
     fn step_count(&self, py: Python<'_>) -> PyResult<u64> {
         asking(py, &self.trainer, |trainer| Ok(trainer.step_count()))
+    }
+
+    fn skipped_count(&self, py: Python<'_>) -> PyResult<u64> {
+        asking(py, &self.trainer, |trainer| Ok(trainer.skipped_count()))
     }
 
     fn step(&self, py: Python<'_>, batch: BTreeMap<String, Given<'_>>, labels: Given<'_>) -> PyResult<Step> {
@@ -259,42 +281,28 @@ impl Trainer {
     /// Replaces parameters and state by name, and leaves all others unchanged.
     fn set_values(&self, py: Python<'_>, values: BTreeMap<String, Given<'_>>, step: Option<u64>) -> PyResult<()> {
         let values = tensors(values)?;
-        self.long(py, move |trainer| {
-            let now = trainer.checkpoint(&JsonValue::Null)?;
-            let types = now.types();
-            for (name, tensor) in &values {
-                let refuse = |reason| Err(Error::Option { reason });
-                match types.get(name) {
-                    Some(ty) if *ty == tensor.ty() => {}
-                    Some(ty) => return refuse(format!("expected {ty} for '{name}', found {}", tensor.ty())),
-                    None => return refuse(format!("no parameter or state is named '{name}'")),
-                }
-            }
-            let mut all = now.tensors()?;
-            all.extend(values);
-            let mut changed = Checkpoint::new(all);
-            (changed.step, changed.seed) = (step.unwrap_or(now.step), now.seed);
-            trainer.restore(&changed)
-        })
+        self.long(py, move |trainer| trainer.set_values(values, step))
     }
 
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         self.writing(py, move |trainer| trainer.save(path))
     }
 
-    /// Locks a folder for the checkpoints of this trainer, until it locks another.
+    /// Locks a folder for the checkpoints of this trainer.
     fn lock_folder(&self, py: Python<'_>, folder: PathBuf) -> PyResult<()> {
-        let (held, writes) = (self.folder.clone(), self.writes);
+        let (held, writes) = (self.folders.clone(), self.writes);
         self.long(py, move |_| match writes {
             true => locked(&held, |held| lock(held, &folder).map(drop)),
             false => Ok(()),
         })
     }
 
-    /// Writes a checkpoint; the folder stays locked for this trainer until it writes to another.
+    /// Writes a checkpoint; the folder stays locked for this trainer.
     fn save_checkpoint(&self, py: Python<'_>, folder: PathBuf, position: String) -> PyResult<()> {
-        let position: JsonValue = serde_json::from_str(&position).unwrap_or(JsonValue::String(position));
-        let held = self.folder.clone();
+        // Python's JSON has more values, such as NaN. They are held as text: see `forebay/_trainer.py`.
+        let position: JsonValue =
+            serde_json::from_str(&position).unwrap_or_else(|_| serde_json::json!({ "json_text": position }));
+        let held = self.folders.clone();
         self.writing(py, move |trainer| locked(&held, |held| trainer.write_checkpoint(lock(held, &folder)?, &position)))
     }
 

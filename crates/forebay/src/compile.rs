@@ -471,8 +471,8 @@ fn step_within(
     let mut plan =
         plan_in_groups(program, groups, &plan_options, limits, costs).map_err(|error| match (error, host_bytes) {
             (PlanError::HostBudget { needed_bytes, spilled, .. }, Some(budget_bytes)) => {
-                let needed_bytes = needed_bytes + reserved_bytes;
-                Error::Plan(PlanError::HostBudget { budget_bytes, needed_bytes, spilled })
+                let (needed_bytes, buffers_bytes) = (needed_bytes + reserved_bytes, reserved_bytes);
+                Error::Plan(PlanError::HostBudget { budget_bytes, needed_bytes, spilled, buffers_bytes })
             }
             (error, _) => Error::Plan(error),
         })?;

@@ -226,7 +226,8 @@ impl fmt::Display for Error {
             Error::NanLoss { step, loss } => write!(
                 f,
                 "the loss of step {step} is {loss}; the parameters are as they were before that step (lower the learning \
-                 rate, or pass --on-nan continue)"
+                 rate, clip gradients, or pass --on-nan skip, which checks gradients as well; if an earlier step has already made \
+                 parameters infinite or NaN, resume from an older checkpoint)"
             ),
             Error::NanGradients { step } => write!(
                 f,

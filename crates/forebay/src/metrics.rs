@@ -104,8 +104,9 @@ enum Labels {
         axis: i64,
         ignored: Option<i64>,
     },
-    /// Decisions along axis 1; a prediction above the threshold means yes.
+    /// Decisions, with classes along an axis, which counts from the end if negative; a prediction above the threshold means yes.
     Decisions {
+        axis: i64,
         threshold: f32,
     },
     Numbers,
@@ -117,10 +118,13 @@ fn labels_of(loss: &Loss) -> Labels {
         return Labels::Classes { axis, ignored: loss.ignore_index() };
     }
     match loss {
-        Loss::BinaryCrossEntropy { .. } | Loss::BinaryFocal { .. } => Labels::Decisions { threshold: 0.0 },
+        Loss::BinaryCrossEntropy { class_axis, .. } => {
+            Labels::Decisions { axis: class_axis.unwrap_or(1), threshold: 0.0 }
+        }
+        Loss::BinaryFocal { .. } => Labels::Decisions { axis: 1, threshold: 0.0 },
         Loss::Dice(region) | Loss::DiceCrossEntropy { region, .. } | Loss::Tversky { region, .. } => match region {
-            Region { shares: Shares::Sigmoid, .. } => Labels::Decisions { threshold: 0.0 },
-            Region { shares: Shares::Given, .. } => Labels::Decisions { threshold: 0.5 },
+            Region { shares: Shares::Sigmoid, .. } => Labels::Decisions { axis: 1, threshold: 0.0 },
+            Region { shares: Shares::Given, .. } => Labels::Decisions { axis: 1, threshold: 0.5 },
             _ => Labels::Other,
         },
         Loss::MeanSquaredError | Loss::MeanAbsoluteError | Loss::Huber { .. } | Loss::SmoothL1 { .. } => {
@@ -128,6 +132,12 @@ fn labels_of(loss: &Loss) -> Labels {
         }
         _ => Labels::Other,
     }
+}
+
+/// Returns the place of an axis, which counts from the end if negative, or `None` if the shape has no such axis.
+fn place_of(axis: i64, shape: &[u64]) -> Option<usize> {
+    let axis = if axis < 0 { axis + shape.len() as i64 } else { axis };
+    usize::try_from(axis).ok().filter(|&axis| axis < shape.len())
 }
 
 /// The largest number of classes in a confusion matrix.
@@ -220,10 +230,15 @@ impl Metrics {
         let shape = prediction.shape();
         match self.labels {
             Labels::Classes { axis, ignored } => {
-                let axis = if axis < 0 { axis + shape.len() as i64 } else { axis };
-                let Some(axis) = usize::try_from(axis).ok().filter(|&axis| axis < shape.len()) else { return };
+                let Some(axis) = place_of(axis, shape) else { return };
                 let Some(all) = labels.integers() else { return };
                 self.counts.add_tensors(prediction, axis, labels, ignored);
+                // The counts are enough for these.
+                let is_of_counts =
+                    |metric: &Metric| matches!(metric, Metric::Accuracy | Metric::F1 | Metric::Iou | Metric::Dice);
+                if self.chosen.iter().all(is_of_counts) {
+                    return;
+                }
                 let (classes, inner) = (shape[axis] as usize, shape[axis + 1..].iter().product::<u64>() as usize);
                 for (position, label) in all.enumerate() {
                     let Ok(class) = usize::try_from(label) else { continue };
@@ -235,10 +250,12 @@ impl Metrics {
                     self.add_position(&logits, class);
                 }
             }
-            Labels::Decisions { threshold } => {
+            Labels::Decisions { axis, threshold } => {
                 let Some(targets) = labels.to_f32() else { return };
-                let classes = shape.get(1).map_or(1, |&classes| classes as usize);
-                let inner = shape.get(2..).map_or(1, |inner| inner.iter().product::<u64>() as usize);
+                // Without such an axis, there is one class.
+                let axis = place_of(axis, shape);
+                let classes = axis.map_or(1, |axis| shape[axis] as usize);
+                let inner = axis.map_or(1, |axis| shape[axis + 1..].iter().product::<u64>() as usize);
                 self.decisions.resize(classes, ClassCounts::default());
                 let count = prediction.count() as usize;
                 for (i, (value, &target)) in (0..count).map(value).zip(&targets).enumerate() {
@@ -274,7 +291,8 @@ impl Metrics {
         };
         for (metric, among) in self.chosen.iter().zip(&mut self.among) {
             if let Metric::TopK(k) = metric {
-                *among += u64::from(rank(label) < *k);
+                // A logit that is not a number has no rank.
+                *among += u64::from(!logits[label].is_nan() && rank(label) < *k);
             }
         }
         if self.chosen.contains(&Metric::Auc) {

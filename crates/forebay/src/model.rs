@@ -255,6 +255,20 @@ impl Model {
         Ok((graph, stated))
     }
 
+    /// Checks, before training, that the trained model can be written as ONNX.
+    ///
+    /// # Errors
+    /// Fails if the file would be too large.
+    ///
+    /// ```
+    /// let model = forebay::Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+    /// assert!(model.check_size().is_ok());
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn check_size(&self) -> Result<(), Error> {
+        Ok(onnx::check_size(&self.onnx)?)
+    }
+
     /// Writes the model as ONNX, with other contents for the initializers that `types` names. `give` provides them one after the other,
     /// in pieces. The file is replaced as a whole or not at all; it can be the one that the model was read from.
     ///

@@ -262,8 +262,9 @@ impl Trainer {
     ///
     /// # Errors
     /// Fails if inputs or labels do not fit, if the loss is not finite and that stops training, or if the device reports an error. In the
-    /// first two cases, and if a disk fails, everything stays as it was before the step: parameters and state can still be read and saved,
-    /// and a new trainer can continue from there.
+    /// first two cases, and with [`MemoryMode::Planned`](crate::MemoryMode::Planned) also if a disk fails, everything stays as it was
+    /// before the step: parameters and state can still be read and saved, and a new trainer can continue from there. In other memory modes,
+    /// values can be lost with a disk; reading them then fails, and training continues from the last checkpoint.
     pub fn step(&mut self, batch: BTreeMap<String, Tensor>, labels: Tensor) -> Result<StepReport, Error> {
         self.step_for(batch, labels, None)
     }

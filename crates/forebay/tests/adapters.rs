@@ -188,7 +188,10 @@ fn what_cannot_have_adapters_is_named() {
     };
     let error = refused(&model, &|options| options.patterns = vec!["decoder.*".to_string()]);
     assert!(error.contains("decoder.*") && error.contains("'conv1.weight'"), "{error}");
-    assert!(refused(&model, &|options| options.rank = 0).contains("rank"));
+    for rank in [0, u64::MAX / 3] {
+        let error = refused(&model, &|options| options.rank = rank);
+        assert!(error.contains("a rank from 1 to 65536"), "{error}");
+    }
     let shared = GraphBuilder::new()
         .input("x", FLOAT, &["2", "2"])
         .floats("w", &[2, 2], &[1.0, 2.0, 3.0, 4.0])

@@ -99,6 +99,7 @@ fn a_loss_that_is_no_number_leaves_everything_as_before() {
     let before = everything(&trainer);
     let error = trainer.step(poisoned.clone(), labels.clone()).unwrap_err();
     assert!(matches!(error, Error::NanLoss { step: 2, .. }), "{error}");
+    assert!(error.to_string().contains("resume from an older checkpoint"), "an earlier step may be to blame: {error}");
     assert!(everything(&trainer) == before);
     assert!(trainer.step(batch, labels.clone()).unwrap().loss.is_finite(), "and training continues");
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use forebay::{Checkpoint, CheckpointFolder, Error, MemorySize, Tensor, Trainer};
+use forebay::training::Optimizer;
+use forebay::{Checkpoint, CheckpointFolder, Error, MemorySize, OnNan, Tensor, Trainer};
 use forebay_golden::{Case, host, recipe, trainer_on, trainer_options};
 use serde_json::{Value, json};
 
@@ -105,6 +106,38 @@ fn first_rows(tensor: &Tensor, rows: u64) -> Tensor {
     let mut shape = tensor.shape().to_vec();
     shape[0] = rows;
     Tensor::new(tensor.data_type(), &shape, &tensor.bytes()[..row_bytes * rows as usize]).unwrap()
+}
+
+#[test]
+fn a_new_beginning_after_skipped_steps_has_none_of_them() {
+    let case = Case::read("digits-cnn");
+    let trainer = |skipped: usize| {
+        let mut training = recipe(&case);
+        training.optimizer = Optimizer::adam(0.01);
+        let mut options = trainer_options(training, host(2));
+        options.on_nan = OnNan::Skip;
+        let mut trainer = Trainer::new(case.model(), options).unwrap();
+        let (mut batch, labels) = case.batch(0);
+        let x = &batch["x"];
+        let nan = Tensor::from_f32(x.shape(), &vec![f32::NAN; x.count() as usize]);
+        batch.insert("x".to_string(), nan);
+        for _ in 0..skipped {
+            assert!(trainer.step(batch.clone(), labels.clone()).unwrap().skipped);
+        }
+        trainer
+    };
+    let (mut fresh, mut restored, mut set) = (trainer(0), trainer(2), trainer(1));
+    // A checkpoint that does not say how many steps were skipped.
+    let tensors = restored.checkpoint(&Value::Null).unwrap().tensors().unwrap();
+    restored.restore(&Checkpoint::new(tensors)).unwrap();
+    set.set_values(BTreeMap::new(), Some(0)).unwrap();
+    steps(&case, &mut fresh, 0..1);
+    for mut trainer in [restored, set] {
+        assert_eq!((trainer.step_count(), trainer.skipped_count()), (0, 0));
+        steps(&case, &mut trainer, 0..1);
+        assert_eq!(trainer.step_count(), 1);
+        assert!(everything(&trainer) == everything(&fresh));
+    }
 }
 
 #[test]

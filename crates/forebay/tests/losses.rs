@@ -62,6 +62,29 @@ fn dice_keeps_its_bits_within_a_budget() {
     }
 }
 
+/// Where a prediction is certain, the power of what is left has no derivative if gamma is below 1, but the loss does.
+#[test]
+fn focal_losses_of_certain_predictions_have_gradients() {
+    let one_hot = |scale: f32| (0..9).map(|i| if i % 4 == 0 { scale } else { 0.0 }).collect::<Vec<f32>>();
+    let graph = GraphBuilder::new()
+        .input("x", FLOAT, &["3", "3"])
+        .floats("w", &[3, 3], &one_hot(200.0))
+        .node("MatMul", &["x", "w"], &["logits"])
+        .output("logits", FLOAT, &["3", "3"]);
+    let model = Model::from_bytes(&graph.build()).unwrap();
+    let x = Tensor::from_f32(&[3, 3], &one_hot(1.0));
+    let of_classes = Loss::Focal { class_axis: None, ignore_index: None, class_weights: vec![], gamma: 0.5 };
+    for (loss, labels) in
+        [(of_classes, Tensor::from_i64(&[3], &[0, 1, 2])), (Loss::BinaryFocal { alpha: None, gamma: 0.5 }, x.clone())]
+    {
+        let mut options = TrainingOptions::new(loss, Optimizer::sgd(0.1));
+        options.gradient_norm = true;
+        let mut trainer = trainer(model.clone(), options, host(1));
+        let report = trainer.step(BTreeMap::from([("x".to_string(), x.clone())]), labels).unwrap();
+        assert!(report.gradient_norm.unwrap().is_finite(), "{report:?}");
+    }
+}
+
 #[test]
 fn losses_that_do_not_fit_are_refused() {
     let case = Case::read("digits-cnn");

@@ -73,11 +73,33 @@ fn metrics_of_decisions_and_numbers() {
         &Tensor::from_f32(&[30, 3], &floats(&row["targets"])),
     );
     compare(row, &metrics);
+    // With the classes last.
+    let loss = Loss::BinaryCrossEntropy { class_axis: Some(-1), positive_weights: Vec::new() };
+    let mut metrics = Metrics::new(&loss, &chosen(row)).unwrap();
+    metrics.add(
+        &Tensor::from_f32(&[10, 3, 3], &floats(&row["scores"])),
+        &Tensor::from_f32(&[10, 3, 3], &floats(&row["targets"])),
+    );
+    compare(row, &metrics);
     let row = &table["numbers"];
     let mut metrics = Metrics::new(&Loss::MeanAbsoluteError, &chosen(row)).unwrap();
     metrics
         .add(&Tensor::from_f32(&[12], &floats(&row["predicted"])), &Tensor::from_f32(&[12], &floats(&row["targets"])));
     compare(row, &metrics);
+}
+
+#[test]
+fn predictions_that_are_not_numbers_are_not_right() {
+    let chosen = [Metric::TopK(2), Metric::Auc];
+    let mut metrics = Metrics::new(&Loss::default(), &chosen).unwrap();
+    let logits = [f32::NAN, f32::NAN, f32::NAN, 1.0, 2.0, 3.0];
+    metrics.add(&Tensor::from_f32(&[2, 3], &logits), &Tensor::from_i64(&[2], &[0, 1]));
+    assert_eq!(chosen.map(|metric| metrics.value(metric)), [Some(0.5), None]);
+    let loss = Loss::BinaryCrossEntropy { class_axis: None, positive_weights: Vec::new() };
+    let mut metrics = Metrics::new(&loss, &[Metric::Auc]).unwrap();
+    let decisions = Tensor::from_f32(&[2, 2], &[1.0, f32::NAN, -1.0, 0.0]);
+    metrics.add(&decisions, &Tensor::from_f32(&[2, 2], &[1.0, 1.0, 0.0, 0.0]));
+    assert_eq!(metrics.value(Metric::Auc), None);
 }
 
 #[test]

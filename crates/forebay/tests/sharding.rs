@@ -165,6 +165,32 @@ fn a_checkpoint_goes_on_with_other_processes_and_other_shards() {
 }
 
 #[test]
+fn each_process_takes_its_slice_of_values_that_are_set() {
+    let threads = local_communicators(2).into_iter().map(|communicator| {
+        std::thread::spawn(move || {
+            let case = Case::read("digits-cnn");
+            let is_first = communicator.rank() == 0;
+            let training = trained_by("digits-cnn", Optimizer::adam(0.01));
+            let mut trainer = sharded(&case, training, Shard::Parameters, communicator);
+            let numbers: Vec<f32> = (0..640).map(|number| number as f32).collect();
+            let weight = Tensor::from_f32(&[10, 64], &numbers);
+            let values = |tensor: &Tensor| BTreeMap::from([("fc.weight".to_string(), tensor.clone())]);
+            let error = trainer.set_values(values(&Tensor::from_f32(&[1], &[0.0])), None).unwrap_err().to_string();
+            assert!(error.contains("expected float32[10, 64] for 'fc.weight', found float32[1]"), "{error}");
+            trainer.set_values(values(&weight), Some(3)).unwrap();
+            assert_eq!(trainer.step_count(), 3);
+            assert!(trainer.parameter("fc.weight").is_err(), "each process keeps a slice");
+            trainer.collect_shards().unwrap();
+            if is_first {
+                assert_eq!(trainer.parameter("fc.weight").unwrap(), Some(weight));
+            }
+        })
+    });
+    let threads: Vec<_> = threads.collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
 fn what_was_not_collected_is_not_there() {
     let communicator = local_communicators(2).remove(0);
     let case = Case::read("digits-cnn");

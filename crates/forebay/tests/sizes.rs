@@ -1,6 +1,6 @@
 //! Sizes, branches and loops that are determined when a model runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use forebay::training::Optimizer;
 use forebay::{DataType, Error, Model, Session, Tensor, Trainer};
@@ -211,6 +211,56 @@ fn loops_run_as_often_as_they_say() {
             assert!(session.plan_cache().made <= 3, "the body is planned once: {:?}", session.plan_cache());
         }
     }
+}
+
+/// Two equal loops that collect rows of random numbers while their sum is below a limit. Some of a row are drawn in a branch, some in an
+/// inner loop.
+fn drawing() -> GraphBuilder {
+    let draw = |graph: GraphBuilder, name: &str| {
+        graph.node_with("RandomUniform", &[], &[name], vec![("shape", Value::Ints(vec![2]))])
+    };
+    let branch = || draw(GraphBuilder::new(), "chosen").output("chosen", FLOAT, &["2"]);
+    let inner = || {
+        let graph = GraphBuilder::new().input("j", INT64, &[]).input("c", BOOL, &[]).node("Identity", &["c"], &["d"]);
+        draw(graph, "each").output("d", BOOL, &[]).output("each", FLOAT, &["2"])
+    };
+    let body = || {
+        let graph = GraphBuilder::new().input("i", INT64, &[]).input("go_on", BOOL, &[]).input("sum_in", FLOAT, &[]);
+        let branches = vec![("then_branch", Value::Graph(branch())), ("else_branch", Value::Graph(branch()))];
+        draw(graph, "drawn")
+            .node_with("If", &["go_on"], &["branched"], branches)
+            .node_with("Loop", &["two", ""], &["rows"], vec![("body", Value::Graph(inner()))])
+            .node("Reshape", &["rows", "four"], &["looped"])
+            .node_with("Concat", &["drawn", "branched", "looped"], &["row"], vec![("axis", Value::Int(0))])
+            .node_with("ReduceSum", &["row"], &["sum"], vec![("keepdims", Value::Int(0))])
+            .node("Add", &["sum_in", "sum"], &["sum_out"])
+            .node("Less", &["sum_out", "limit"], &["goes_on"])
+            .output("goes_on", BOOL, &[])
+            .output("sum_out", FLOAT, &[])
+            .output("row", FLOAT, &["8"])
+    };
+    GraphBuilder::new()
+        .input("first", BOOL, &[])
+        .floats("zero", &[], &[0.0])
+        .floats("limit", &[], &[20.0])
+        .integers("two", &[], &[2])
+        .integers("four", &[1], &[4])
+        .node_with("Loop", &["", "first", "zero"], &["a", "rows_a"], vec![("body", Value::Graph(body()))])
+        .node_with("Loop", &["", "first", "zero"], &["b", "rows_b"], vec![("body", Value::Graph(body()))])
+        .output("rows_a", FLOAT, &["count", "8"])
+        .output("rows_b", FLOAT, &["count", "8"])
+}
+
+#[test]
+fn iterations_draw_other_numbers() {
+    let mut session = session(drawing());
+    let outputs = run(&mut session, &[("first", boolean(true))]);
+    let numbers: Vec<u32> =
+        outputs.values().flat_map(|rows| rows.to_f32().unwrap()).map(|number| number.to_bits()).collect();
+    // Each row adds at most 8.
+    assert!(numbers.len() >= 2 * 3 * 8, "{}", numbers.len());
+    assert_eq!(numbers.iter().copied().collect::<BTreeSet<u32>>().len(), numbers.len(), "{outputs:?}");
+    assert_eq!(run(&mut session, &[("first", boolean(true))]), outputs);
 }
 
 #[test]

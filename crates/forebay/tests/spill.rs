@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay::{Device, EngineOptions, Error, MemorySize, Trainer};
+use forebay::{Device, EngineOptions, Error, MemoryMode, MemorySize, Trainer};
 use forebay_device::chaos::ChaosDevice;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_golden::{Case, Run, assert_same, host, recipe, run, trainer_on, trainer_options};
@@ -153,6 +153,48 @@ fn a_write_that_fails_loses_nothing() {
             let mut values = next.parameters().unwrap();
             values.extend(next.state().unwrap());
             assert_same(&limits.expected, &Run { losses, values }, &what);
+        }
+    }
+}
+
+/// With managed memory, a disk that fails can take values with it. Reading them then fails; whatever can be read is as before the step.
+#[test]
+fn a_write_that_fails_leaves_no_wrong_values_in_managed_memory() {
+    const STEPS: usize = 3;
+    let (case, folder) = (Case::read("digits-cnn"), Folder::new("spill-managed"));
+    let mut in_core = trainer_on(case.model(), recipe(&case), host(2), None);
+    let values = |trainer: &Trainer| [trainer.parameters(), trainer.state()].map(Result::ok);
+    let mut expected = vec![values(&in_core)];
+    for step in 0..STEPS {
+        let (batch, labels) = case.batch(step);
+        in_core.step(batch, labels).unwrap();
+        expected.push(values(&in_core));
+    }
+    for memory in [MemoryMode::Direct, MemoryMode::Cooperative, MemoryMode::Automatic] {
+        for writes in [0, 4] {
+            let what = format!("{memory:?}, {writes} writes");
+            let failing = HostOptions { disk_writes_before_failure: Some(writes), ..HostOptions::default() };
+            let (device, engine) =
+                (device(failing), options(1280 << 10, Some(9900 << 10), &folder.0).memory_mode(memory));
+            let mut trainer = trainer_on(case.model(), recipe(&case), engine, Some(device.clone()));
+            let mut steps = 0;
+            let error = loop {
+                assert!(steps < STEPS, "{what}: nothing failed");
+                let (batch, labels) = case.batch(steps);
+                match trainer.step(batch, labels) {
+                    Ok(_) => steps += 1,
+                    Err(error) => break error.to_string(),
+                }
+            };
+            assert!(error.contains("No space left on device"), "{what}: {error}");
+            // Someone else who uses the device clears the failure.
+            device.recover().unwrap();
+            for (found, expected) in values(&trainer).into_iter().zip(&expected[steps]) {
+                assert!(found.is_none() || found == *expected, "{what}, after {steps} steps");
+            }
+            drop(trainer);
+            assert!(device.submit(&[]).is_ok(), "{what}: the device cannot be used any more");
+            folder.assert_empty();
         }
     }
 }

@@ -316,6 +316,34 @@ fn scalars_at_the_top_of_a_module_train() {
     assert_eq!(model.untrained_initializers().unwrap(), ["onnx::Mul_3", "val_3"]);
 }
 
+/// A table with infinities, or with the lowest number instead, is a mask, which neither training nor weight decay may change.
+#[test]
+fn masks_do_not_train() {
+    for lowest in [f32::NEG_INFINITY, f32::MIN] {
+        let mask: Vec<f32> = (0..16).map(|i| if i % 4 > i / 4 { lowest } else { 0.0 }).collect();
+        let graph = GraphBuilder::new()
+            .input("x", FLOAT, &["4", "4"])
+            .floats("w", &[4, 4], &[0.25; 16])
+            .floats("mask", &[4, 4], &mask)
+            .floats("v", &[4, 2], &[0.5, -0.25, 0.75, 0.125, 0.3, -0.6, 0.1, 0.2])
+            .node("MatMul", &["x", "w"], &["scores"])
+            .node("Add", &["scores", "mask"], &["masked"])
+            .node("Softmax", &["masked"], &["shares"])
+            .node("MatMul", &["shares", "v"], &["y"])
+            .output("y", FLOAT, &["4", "2"]);
+        let model = Model::from_bytes(&graph.build()).unwrap();
+        assert_eq!(model.untrained_initializers().unwrap(), ["mask"]);
+        let builder = Trainer::builder(&model).loss(Loss::MeanSquaredError).optimizer(Optimizer::lamb(0.1));
+        let mut trainer = builder.build().unwrap();
+        assert_eq!(trainer.parameters().unwrap().into_keys().collect::<Vec<String>>(), ["v", "w"]);
+        let x = Tensor::from_f32(&[4, 4], &(0..16).map(|i| i as f32 / 16.0).collect::<Vec<f32>>());
+        for _ in 0..3 {
+            let labels = Tensor::from_f32(&[4, 2], &[0.5; 8]);
+            assert!(trainer.step([("x".to_string(), x.clone())].into(), labels).unwrap().loss.is_finite());
+        }
+    }
+}
+
 #[test]
 fn weights_may_have_4_bits() {
     let graph = GraphBuilder::new()
@@ -420,4 +448,106 @@ fn adapters_train_with_frozen_weights_in_their_file() {
     let tight = train(with_host(needed_bytes));
     assert!(tight.2.model_files_bytes > 0 && tight.2.spill_bytes == 0, "{:?}", tight.2);
     assert!((&tight.0, &tight.1) == (&free.0, &free.1), "other bits");
+}
+
+/// Batch normalizations with `Constant` nodes of their own as scales and biases share running statistics: a module without parameters that
+/// is applied twice.
+#[test]
+fn a_module_without_parameters_may_be_applied_twice() {
+    for channels in [64, 512] {
+        let size = channels.to_string();
+        let constant = |graph: GraphBuilder, name: &str, number: f32| {
+            let value = Value::Floats(vec![channels], vec![number; channels]);
+            graph.node_with("Constant", &[], &[name], vec![("value", value)])
+        };
+        let mut graph = GraphBuilder::new()
+            .input("x", FLOAT, &["4", &size])
+            .floats("w", &[channels], &vec![0.5; channels])
+            .floats("mean", &[channels], &vec![0.0; channels])
+            .floats("variance", &[channels], &vec![1.0; channels]);
+        for (name, number) in [("scale1", 1.0), ("bias1", 0.0), ("scale2", 1.0), ("bias2", 0.0)] {
+            graph = constant(graph, name, number);
+        }
+        let graph = graph
+            .node("BatchNormalization", &["x", "scale1", "bias1", "mean", "variance"], &["normalized"])
+            .node("Mul", &["normalized", "w"], &["product"])
+            .node("BatchNormalization", &["product", "scale2", "bias2", "mean", "variance"], &["y"])
+            .output("y", FLOAT, &["4", &size]);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.onnx");
+        std::fs::write(&path, graph.build()).unwrap();
+        let trainer = Trainer::builder(&Model::from_file(&path).unwrap()).loss(Loss::MeanSquaredError).build().unwrap();
+        let state = trainer.state().unwrap();
+        assert!(state.contains_key("mean") && !state.keys().any(|name| name.contains("normalized")), "{channels}");
+    }
+}
+
+/// Three layers, all ones of which are one initializer, as are all zeros: `shift` if `merged`. The last two layers are the same module.
+fn normalized(merged: bool) -> Vec<u8> {
+    let mut graph = GraphBuilder::new().input("x", FLOAT, &["4", "2"]).floats("w", &[2, 2], &[0.5, -0.25, 0.75, 0.125]);
+    let own = |name: &'static str, of: &'static str| if merged { of } else { name };
+    let names =
+        [("scale", 1.0), ("shift", 0.0), ("shift.a", 0.0), ("scale.a", 1.0), ("shift.b", 0.0), ("scale.b", 1.0)];
+    for (name, number) in names.into_iter().take(if merged { 2 } else { 6 }) {
+        graph = graph.floats(name, &[2], &[number; 2]);
+    }
+    let first = [own("shift.a", "shift"), own("scale.a", "scale")];
+    let second = [own("shift.b", "shift"), own("scale.b", "scale")];
+    let graph = graph
+        .node("BatchNormalization", &["x", "scale", "shift", first[0], first[1]], &["a"])
+        .node("MatMul", &["a", "w"], &["product"])
+        .floats("scale2", &[2], &[1.5, 0.5])
+        .node("BatchNormalization", &["product", "scale2", "shift", second[0], second[1]], &["b"])
+        .node("BatchNormalization", &["b", "scale2", "shift", second[0], second[1]], &["y"])
+        .output("y", FLOAT, &["4", "2"]);
+    graph.build()
+}
+
+#[test]
+fn merged_running_statistics_become_separate() {
+    let folder = tempfile::tempdir().unwrap();
+    let x = Tensor::from_f32(&[4, 2], &[1.0, 2.0, -1.0, 0.5, 0.25, -0.75, 2.0, 1.0]);
+    let batch = || BTreeMap::from([("x".to_string(), x.clone())]);
+    let [plain, merged] = [false, true].map(|merged| Model::from_bytes(&normalized(merged)).unwrap());
+    let build = |model: &Model| {
+        let builder = Trainer::builder(model).loss(Loss::MeanSquaredError).optimizer(Optimizer::sgd(0.1));
+        builder.build().unwrap()
+    };
+    let (mut expected, mut trainer) = (build(&plain), build(&merged));
+    let step = |trainer: &mut Trainer| trainer.step(batch(), x.clone()).unwrap().loss;
+    assert_eq!(step(&mut trainer), step(&mut expected));
+    let position = serde_json::Value::Null;
+    let checkpoint = trainer.checkpoint(&position).unwrap();
+    let mut resumed = build(&merged);
+    resumed.restore(&checkpoint).unwrap();
+    let loss = step(&mut resumed);
+    assert_eq!((loss, loss), (step(&mut trainer), step(&mut expected)));
+    assert_eq!(trainer.parameters().unwrap(), expected.parameters().unwrap());
+    assert_eq!(trainer.state().unwrap(), expected.state().unwrap());
+    // What is saved has the separate statistics, and can be trained further.
+    let path = |name: &str| folder.path().join(name);
+    resumed.save(path("saved.onnx")).unwrap();
+    resumed.checkpoint(&position).unwrap().export(&merged, path("exported.onnx")).unwrap();
+    assert!(std::fs::read(path("saved.onnx")).unwrap() == std::fs::read(path("exported.onnx")).unwrap());
+    expected.save(path("expected.onnx")).unwrap();
+    let [saved, expected] = ["saved.onnx", "expected.onnx"].map(|name| Model::from_file(path(name)).unwrap());
+    let run = |model: &Model| Session::builder(model).build().unwrap().run(batch()).unwrap();
+    assert_eq!(run(&saved), run(&expected));
+    let mut further = build(&saved);
+    further.restore(&resumed.checkpoint(&position).unwrap()).unwrap();
+    assert_eq!(step(&mut further), step(&mut resumed));
+}
+
+#[test]
+fn models_that_no_file_can_hold_are_found_before_training() {
+    let folder = tempfile::tempdir().unwrap();
+    let (rows, columns) = (1 << 15, 1 << 14);
+    let w = onnx::external("w", &[rows, columns], "weights.bin", 0);
+    let file = std::fs::File::create(folder.path().join("weights.bin")).unwrap();
+    file.set_len(4 * (rows * columns) as u64).unwrap();
+    let nodes = [onnx::node("MatMul", &["x", "w"], "y", &[])];
+    let path = folder.path().join("model.onnx");
+    std::fs::write(&path, onnx::model(&nodes, &[w], ("x", &[1, rows]), ("y", &[1, columns]))).unwrap();
+    let error = Model::from_file(&path).unwrap().check_size().unwrap_err().to_string();
+    assert!(error.contains("an ONNX file can have at most"), "{error}");
 }

@@ -75,6 +75,24 @@ impl CheckpointFolder {
         self.lock.folder()
     }
 
+    /// Returns whether the directory still exists with its lock. If it was removed, others can create and lock it again.
+    ///
+    /// ```
+    /// use forebay::CheckpointFolder;
+    ///
+    /// # fn main() -> Result<(), forebay::Error> {
+    /// let folder = std::env::temp_dir().join(format!("forebay-removed-example-{}", std::process::id()));
+    /// let writer = CheckpointFolder::lock(&folder)?;
+    /// assert!(writer.exists());
+    /// std::fs::remove_dir_all(folder).unwrap();
+    /// assert!(!writer.exists());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn exists(&self) -> bool {
+        self.path().join(LOCK).exists()
+    }
+
     /// Writes a checkpoint. The previous one stays complete until the new one is.
     ///
     /// # Errors

@@ -26,9 +26,10 @@ impl Ranking {
         self.scores[class].push((score, is_positive));
     }
 
-    /// Returns the mean area of the classes that have positive and negative labels.
+    /// Returns the mean area of the classes that have positive and negative labels. Scores that are not numbers have no order, and so no
+    /// area.
     pub(super) fn area(&self) -> Option<f64> {
-        if self.count > SCORES_MAX {
+        if self.count > SCORES_MAX || self.scores.iter().flatten().any(|(score, _)| score.is_nan()) {
             return None;
         }
         mean(self.scores.iter().map(|scores| area(scores)))

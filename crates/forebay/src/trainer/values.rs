@@ -190,6 +190,48 @@ impl Trainer {
         folder.write_from(&run, &self.types(), &mut |name, take| self.give(name, take))
     }
 
+    /// Replaces parameters and state by name, and leaves all others unchanged. If several processes keep slices, all of them call this with
+    /// the whole values, and each takes its own part. `step_count` replaces the number of steps done, none of which then counts as skipped.
+    ///
+    /// # Errors
+    /// Returns [`Error::Option`] if there is no value of a name or its type is different; all values then stay as before. Also fails if the
+    /// device reports an error.
+    ///
+    /// ```
+    /// use forebay::{Model, Tensor, Trainer};
+    ///
+    /// # fn main() -> Result<(), forebay::Error> {
+    /// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+    /// let mut trainer = Trainer::builder(&model).build()?;
+    /// let zeros = Tensor::from_f32(&[10], &[0.0; 10]);
+    /// trainer.set_values([("fc.bias".to_string(), zeros.clone())].into(), None)?;
+    /// assert_eq!(trainer.parameter("fc.bias")?, Some(zeros));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_values(&mut self, values: BTreeMap<String, Tensor>, step_count: Option<u64>) -> Result<(), Error> {
+        let types = self.types();
+        for (name, tensor) in &values {
+            let reason = match types.get(name) {
+                Some(ty) if *ty == tensor.ty() => continue,
+                Some(ty) => format!("expected {ty} for '{name}', found {}", tensor.ty()),
+                None => format!("no parameter or state is named '{name}'"),
+            };
+            return Err(Error::Option { reason });
+        }
+        let mut all = self.engine.snapshot()?;
+        for (name, tensor) in values {
+            let own = self.shards.own(&name, &Contents::from(tensor));
+            all.insert(name, own);
+        }
+        self.shards.forget();
+        self.engine.set_values(all);
+        if let Some(step_count) = step_count {
+            (self.step_count, self.progress.skipped) = (step_count, 0);
+        }
+        Ok(())
+    }
+
     /// Continues from a checkpoint. The next step is what it would have been in the run that wrote it, bit for bit, whatever the budgets of
     /// either run. The checkpoint's seed replaces that of the options. The tensors of a checkpoint that was read from a directory are
     /// copied in pieces to their places at the next step.
@@ -219,6 +261,8 @@ impl Trainer {
         self.engine.set_values(values);
         self.step_count = checkpoint.step;
         self.progress = checkpoint.progress.unwrap_or(self.progress);
+        // At most all steps were skipped, also if the checkpoint does not say how many.
+        self.progress.skipped = self.progress.skipped.min(self.step_count);
         Ok(())
     }
 }
