@@ -1,12 +1,15 @@
-//! What a slice reads: only the rows that it takes, so that it waits for no launch that writes others.
+//! What a slice reads: only the blocks of rows that it takes, so that it depends on no launch that writes others.
 
 use forebay_base::TensorDesc;
 use forebay_base::tensor::{BASE_OFFSET_ALIGNMENT_BYTES, packed_strides};
 
 use crate::program::Operand;
 
-/// Narrows a slice's input to the elements that it takes along the outermost axis longer than 1, and to those in front of them up to an
-/// aligned base. The starts then count from that base. An input with gaps stays as it is.
+/// The least size of a block. Blocks can be copied and wait for each other separately, which smaller ones are not worth.
+const BLOCK_BYTES: u64 = 4096;
+
+/// Narrows a slice's input, along the outermost axis longer than 1, to the blocks of rows in which elements are taken. The starts then count
+/// from the first block. An input with gaps stays as it is.
 pub(super) fn narrow(input: &mut Operand, starts: &mut [u64], steps: &[i64], counts: &[u64]) {
     let mut sizes = input.desc.sizes().to_vec();
     let Some(axis) = sizes.iter().position(|&size| size > 1).filter(|_| input.desc.is_packed()) else {
@@ -16,10 +19,11 @@ pub(super) fn narrow(input: &mut Operand, starts: &mut [u64], steps: &[i64], cou
     // The size of a row is a multiple of its largest power-of-two factor, so this many rows reach the next aligned base.
     let alignment = BASE_OFFSET_ALIGNMENT_BYTES;
     let aligned_rows = alignment >> row_bytes.trailing_zeros().min(alignment.trailing_zeros());
+    let block_rows = aligned_rows * BLOCK_BYTES.div_ceil(aligned_rows * row_bytes);
     let last = starts[axis].wrapping_add_signed((counts[axis] as i64 - 1) * steps[axis]);
     let (low, high) = (starts[axis].min(last), starts[axis].max(last));
-    let skipped = low - low % aligned_rows;
-    sizes[axis] = high + 1 - skipped;
+    let skipped = low - low % block_rows;
+    sizes[axis] = (high + 1).next_multiple_of(block_rows).min(sizes[axis]) - skipped;
     if let Ok(desc) = TensorDesc::packed(input.desc.data_type(), &sizes) {
         input.desc = desc;
         input.offset_bytes += skipped * row_bytes;
@@ -43,14 +47,19 @@ mod tests {
     }
 
     #[test]
-    fn only_the_rows_taken_are_read_from_an_aligned_base_on() {
-        // Rows of 12 bytes: every fourth is aligned.
-        assert_eq!(narrowed(&[9, 3], &[6, 0], &[1, 1], &[1, 3]), (32 + 48, vec![3, 3], vec![2, 0]));
-        // Rows of 16 bytes.
-        assert_eq!(narrowed(&[9, 4], &[6, 1], &[1, 2], &[2, 2]), (32 + 96, vec![2, 4], vec![0, 1]));
+    fn only_blocks_with_rows_that_are_taken_are_read() {
+        // Rows of 4,108 bytes: every fourth is aligned.
+        assert_eq!(narrowed(&[9, 1027], &[6, 0], &[1, 1], &[1, 1027]), (32 + 4 * 4108, vec![4, 1027], vec![2, 0]));
+        assert_eq!(narrowed(&[9, 1027], &[8, 0], &[1, 1], &[1, 9]), (32 + 8 * 4108, vec![1, 1027], vec![0, 0]));
+        // Rows of 4,096 bytes.
+        assert_eq!(narrowed(&[9, 1024], &[6, 1], &[1, 2], &[2, 2]), (32 + 6 * 4096, vec![2, 1024], vec![0, 1]));
+        // Rows of 12 bytes: 344 of them make a block.
+        assert_eq!(narrowed(&[1000, 3], &[700, 0], &[1, 1], &[1, 3]), (32 + 688 * 12, vec![312, 3], vec![12, 0]));
+        assert_eq!(narrowed(&[9, 3], &[6, 0], &[1, 1], &[1, 3]), (32, vec![9, 3], vec![6, 0]));
         // Backwards: elements 8, 6, and 4.
-        assert_eq!(narrowed(&[1, 9, 2], &[0, 8, 0], &[1, -2, 1], &[1, 3, 2]), (32 + 32, vec![1, 5, 2], vec![0, 4, 0]));
+        let backwards = narrowed(&[1, 9, 1024], &[0, 8, 0], &[1, -2, 1], &[1, 3, 1024]);
+        assert_eq!(backwards, (32 + 4 * 4096, vec![1, 5, 1024], vec![0, 4, 0]));
         // The outermost axis is taken whole.
-        assert_eq!(narrowed(&[2, 9], &[0, 4], &[1, 1], &[2, 1]), (32, vec![2, 9], vec![0, 4]));
+        assert_eq!(narrowed(&[2, 1024], &[0, 4], &[1, 1], &[2, 1]), (32, vec![2, 1024], vec![0, 4]));
     }
 }
