@@ -108,8 +108,8 @@ def input_to_native(value: Any, expected: Optional[str]) -> Native:
 
 
 def labels_to_native(value: Any, expected: str, axes: int) -> Native:
-    """Converts labels like :func:`input_to_native`, but accepts class numbers of any integer type, also in place of targets, which have one
-    axis more: their number of ``axes``."""
+    """Converts labels like :func:`input_to_native`, but accepts class numbers of any integer type. ``axes`` is the number of axes of the
+    expected labels; if these are targets, a list with one axis less is class numbers, too."""
     if isinstance(value, (list, tuple)) and expected != "int64":
         given: npt.NDArray[Any] = np.asarray(value)
         if given.dtype.kind in "iu" and given.ndim == axes - 1:

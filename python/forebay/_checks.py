@@ -12,7 +12,7 @@ from .errors import InvalidArgument
 
 
 def whole(name: str, value: Any, least: int = 0) -> int:
-    """Returns a whole number of at least ``least`` and at most 64 bits."""
+    """Returns a whole number of at least ``least`` and less than 2**64."""
     number = _integer(name, value)
     if number < least:
         raise InvalidArgument(f"{name} must be at least {least}, but is {number}")

@@ -88,8 +88,8 @@ class History:
 
 #: How to read data more than once.
 _READ_AGAIN = "pass a list or a DataLoader instead of an iterator, or epochs=1"
+#: What is wrong with empty validation data.
 _NO_VALIDATION = "validation has no batches; pass data that can be measured, or leave validation out"
-
 
 #: Called after each step with the trainer and its report; ``False`` ends the training.
 Callback: TypeAlias = Callable[["Trainer", StepReport], Union[bool, np.bool_, None]]

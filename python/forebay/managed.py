@@ -265,17 +265,14 @@ class ManagedTensor(Tensor):
         """Overwrites rows, after all submitted work that uses them: ``a[2:5] = array``."""
         if key is Ellipsis and self._shape:
             key = slice(None)
-        shape: Tuple[int, ...]
-        if key is Ellipsis:
-            start, step, shape = 0, 1, ()
-        elif isinstance(key, slice):
+        if isinstance(key, slice):
             start, stop, step = key.indices(len(self))
-            shape = (max(stop - start, 0), *self._shape[1:])
+            shape: Tuple[int, ...] = (max(stop - start, 0), *self._shape[1:])
         else:
             row = _indexing.part(self._shape[:1], key)
             if row.shape:
                 raise InvalidArgument("only consecutive rows can be overwritten; use a number or a slice with step 1")
-            # The only row of a tensor is all of it, which has no start.
+            # The only row of a tensor, or a tensor without dimensions, is all of it, which has no start.
             start, step, shape = (row.starts[0] if row.starts else 0), 1, self._shape[1:]
         if step != 1 or 0 in shape:
             raise InvalidArgument("only consecutive rows can be overwritten; use a number or a slice with step 1")

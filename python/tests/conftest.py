@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import threading
+import time
 from pathlib import Path
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 import numpy as np
 import pytest
@@ -31,3 +33,21 @@ def batch() -> Tuple[Any, Any]:
     """The first 50 digits."""
     data = np.load(ROOT / "examples/digits/digits.npz")
     return (data["x"][:50] / 16).astype(np.float32), data["y"][:50]
+
+
+@pytest.fixture
+def counts() -> Iterator[List[int]]:
+    """A list to which another thread appends about once per millisecond while it can run."""
+    counted: List[int] = []
+    ended = threading.Event()
+
+    def count() -> None:
+        while not ended.is_set():
+            counted.append(1)
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    yield counted
+    ended.set()
+    thread.join()

@@ -161,17 +161,17 @@ fn cell(value: Option<&Value>) -> String {
 }
 
 /// Returns the lines of an earlier record, if any, up to step `done`.
-fn kept(path: &Path, columns: Option<&str>, done: u64) -> Result<Vec<String>, Failure> {
+fn kept(path: &Path, header: Option<&str>, done: u64) -> Result<Vec<String>, Failure> {
     if done == 0 || !path.is_file() {
         return Ok(Vec::new());
     }
     let refuse = |reason: String| Failure::Failed(format!("cannot continue {}: {reason}", path.display()));
     let text = forebay_limits::read_text(path, EARLIER_BYTES_MAX).map_err(|error| refuse(error.to_string()))?;
     let mut lines = text.lines();
-    if columns.is_some_and(|columns| lines.next().is_some_and(|header| header != columns)) {
+    if header.is_some_and(|header| lines.next().is_some_and(|line| line != header)) {
         return Err(refuse("its columns differ from those of this run (use --log to choose another file)".to_owned()));
     }
-    let step_of = |line: &str| match columns {
+    let step_of = |line: &str| match header {
         None => serde_json::from_str::<Value>(line).ok()?.get("step")?.as_u64(),
         Some(_) => line.split(',').nth(1)?.parse().ok(),
     };

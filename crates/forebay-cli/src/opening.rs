@@ -95,6 +95,9 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     };
     let model = arguments.training.head.replace(Model::from_file(&arguments.model)?)?;
     let model = arguments.training.adapters.adapt(model)?;
+    if arguments.save.is_some() || arguments.save_ema.is_some() {
+        model.check_size()?;
+    }
     arguments.training.gradients.add_layers(&model, &mut options.training)?;
     // Flags take precedence over the data.
     options.sizes = feeding::sizes_of_data(arguments, &model)?;

@@ -93,9 +93,7 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
             failures.extend(unwritten.map(|error| error.to_string()));
             // A run that resumes from here has to know the lowest loss, or it would replace its checkpoint by that of a higher one.
             if is_best && run.best_folder.is_some() && keeper.has(done) {
-                let position = run.position();
-                let written = keeper.keep(done, |folder| run.write_checkpoint(folder, &position));
-                failures.extend(written.err().map(|failure| failure.to_string()));
+                failures.extend(run.keep(done, &mut keeper).err().map(|failure| failure.to_string()));
             }
             Some(found)
         }
@@ -147,12 +145,10 @@ pub fn check_outputs(arguments: &TrainArguments) -> Result<(), Failure> {
         return Err(Failure::Usage(reason.to_owned()));
     }
     let reading = &arguments.reading;
-    if let Some(way @ (ValidateBy::Whole | ValidateBy::Tiles)) = reading.validate_by
-        && (reading.window_overlap.is_some() || reading.window_blend.is_some())
-    {
-        let way = if way == ValidateBy::Whole { "whole" } else { "tiles" };
+    let has_windows = matches!(reading.validate_by, None | Some(ValidateBy::Windows));
+    if !has_windows && (reading.window_overlap.is_some() || reading.window_blend.is_some()) {
         let reason = "--window-overlap and --window-blend only apply to --validate-by windows";
-        return Err(Failure::Usage(format!("{reason}, not to {way}")));
+        return Err(Failure::Usage(reason.to_owned()));
     }
     let files = [
         ("--save", &arguments.save),
@@ -216,9 +212,6 @@ impl<'a> Run<'a> {
             position,
             budget_file,
         } = opening::open(arguments, &processes)?;
-        if arguments.save.is_some() || arguments.save_ema.is_some() {
-            model.check_size()?;
-        }
         tell_of_untrained(&model)?;
         tell_of_probabilities(&model, &arguments.training);
         output::complain(&format!("data: {}", found(&arguments.data, &data)?));
@@ -333,9 +326,7 @@ impl<'a> Run<'a> {
             is_enough = self.follow(&report, &progress)?;
             if self.arguments.checkpoint_every.is_some_and(|every| report.step % every == 0) {
                 self.trainer.collect_shards()?;
-                let position = self.position();
-                let write = |folder: &CheckpointFolder| self.write_checkpoint(folder, &position);
-                if let Err(failure) = keeper.keep(report.step, write) {
+                if let Err(failure) = self.keep(report.step, keeper) {
                     let safe = keeper.what_is_safe();
                     progress.line(&format!("warning: {failure}; training continues, and {safe}"));
                 }

@@ -55,7 +55,10 @@ fn variables_that_are_empty_or_conflict_with_a_flag_do_not_count() {
     assert_eq!(code, Some(0), "{error}");
     let both = [("FOREBAY_MEMORY_LIMIT", "1GiB"), ("FOREBAY_DEVICE_MEMORY", "60%")];
     let (code, _, error) = run(&plan[..4], &both);
-    assert!(code == Some(2) && error.contains("cannot be used with"), "nobody can tell which one counts: {error}");
+    assert!(
+        code == Some(2) && error.contains("cannot be used with"),
+        "two variables that conflict are refused: {error}"
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use forebay_base::Tensor;
 
 use crate::error::DataError;
-use crate::names::listed;
+use crate::names::{file_name, listed};
 
 /// The files of all classes.
 pub(crate) struct ClassFolders {
@@ -53,8 +53,7 @@ pub(crate) fn class_folders(
         }
     }
     let labels = Tensor::from_i64(&[labels.len() as u64], &labels);
-    let name = |path: &PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let classes = classes.iter().map(name).collect();
+    let classes = classes.iter().map(|path| file_name(path)).collect();
     Ok(ClassFolders { files, labels, classes, kind })
 }
 

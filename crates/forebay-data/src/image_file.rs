@@ -1,7 +1,8 @@
 //! Image files, resized to a model's input.
 //!
 //! An image is resized with a linear filter, converted to greyscale if the input has one channel and to RGB if it has three, and scaled to
-//! 0..1: values of 8 bits from 0..255, and others from 0..65535. It is taken as stored, without regard to an orientation in its EXIF data.
+//! 0..1: values of 8 bits from 0..255, and those of 16 bits from 0..65535; floating-point numbers are cut to 0..1. It is taken as stored,
+//! without regard to an orientation in its EXIF data.
 
 use std::path::Path;
 

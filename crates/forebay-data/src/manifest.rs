@@ -93,13 +93,13 @@ fn classes(labels: &Labels, requirements: &Requirements) -> Result<Classes, (usi
     let is_number = |word: &str| word.parse::<f64>().is_ok_and(f64::is_finite);
     // Words can look like numbers, as the classes of characters 0 to 9 and A to Z do, and a class can be called NA.
     let has_words = first(&|word| !is_number(word) && !is_missing(word)).is_some();
-    let mut names: BTreeMap<&str, i64> = BTreeMap::new();
-    let numbers = match words().map(number).collect::<Option<Vec<i64>>>() {
-        Some(numbers) => numbers,
+    let (numbers, names) = match words().map(number).collect::<Option<Vec<i64>>>() {
+        Some(numbers) => (numbers, None),
         None if has_words && words().all(|word| !word.is_empty()) => {
-            names = words().map(|word| (word, 0)).collect();
-            names.values_mut().zip(0..).for_each(|(class, number)| *class = number);
-            words().map(|word| names[word]).collect()
+            let mut classes: BTreeMap<&str, i64> = words().map(|word| (word, 0)).collect();
+            classes.values_mut().zip(0..).for_each(|(class, number)| *class = number);
+            let numbers: Vec<i64> = words().map(|word| classes[word]).collect();
+            (numbers, Some(classes.into_keys().map(str::to_owned).collect()))
         }
         None => {
             return Err(match first(&|word| if has_words { word.is_empty() } else { is_missing(word) }) {
@@ -112,8 +112,6 @@ fn classes(labels: &Labels, requirements: &Requirements) -> Result<Classes, (usi
             });
         }
     };
-    let names = Some(names).filter(|names| !names.is_empty());
-    let names = names.map(|names| names.into_keys().map(str::to_owned).collect());
     Ok((Tensor::from_i64(&[numbers.len() as u64], &numbers), names))
 }
 

@@ -20,6 +20,11 @@ pub(crate) fn listed(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(paths)
 }
 
+/// Returns the last component of a path, as text.
+pub(crate) fn file_name(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
 /// Returns the files with one of these extensions that a path names: the file itself, or the files of a folder in the order of their names;
 /// empty if there are none.
 ///

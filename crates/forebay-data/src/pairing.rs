@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::error::DataError;
-use crate::names::listed;
+use crate::names::{file_name, listed};
 use crate::volume_file;
 
 const LABEL_WORDS: [&str; 5] = ["label", "labels", "seg", "segmentation", "mask"];
@@ -170,10 +170,6 @@ fn label_key(stem: &str) -> Option<Vec<String>> {
     let position = words.iter().position(|word| LABEL_WORDS.contains(&word.as_str()))?;
     words.remove(position);
     Some(words)
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 #[cfg(test)]

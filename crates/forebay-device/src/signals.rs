@@ -19,7 +19,7 @@ pub fn keep_hang_ups_ignored<T>(install: impl FnOnce() -> T) -> T {
     };
     let installed = install();
     if are_ignored {
-        // SAFETY: as above, no handler.
+        // SAFETY: no handler is installed.
         unsafe {
             libc::signal(libc::SIGHUP, libc::SIG_IGN);
         }

@@ -153,6 +153,11 @@ impl FolderLock {
     pub fn folder(&self) -> &Path {
         &self.folder
     }
+
+    /// Returns whether the folder still has this lock. It may have been removed, and another one made and locked in its place.
+    pub fn is_in_place(&self) -> bool {
+        is_at(&self.file, &self.path)
+    }
 }
 
 impl Drop for FolderLock {
@@ -161,8 +166,7 @@ impl Drop for FolderLock {
         if self.process != std::process::id() {
             return;
         }
-        // The folder may have been removed, and another one made and locked in its place.
-        if !is_at(&self.file, &self.path) {
+        if !self.is_in_place() {
             return;
         }
         // The lock is still held here. If the file stays, it locks nothing.
@@ -237,7 +241,8 @@ mod tests {
         let folder = parent.path().join("folder");
         let old = FolderLock::take(&folder, ".lock").unwrap();
         fs::remove_dir_all(&folder).unwrap();
-        let _new = FolderLock::take(&folder, ".lock").unwrap();
+        let new = FolderLock::take(&folder, ".lock").unwrap();
+        assert!(new.is_in_place() && !old.is_in_place());
         drop(old);
         assert!(matches!(FolderLock::take(&folder, ".lock"), Err(LockError::Held { .. })));
     }

@@ -198,6 +198,18 @@ impl Operation {
             Operation::Kernel(kernel) => kernel.name(),
         }
     }
+
+    /// The graphs in the attributes: branches, or the body of a loop.
+    pub(crate) fn graphs(&self) -> impl Iterator<Item = &Graph> {
+        let attributes = match self {
+            Operation::Onnx { attributes, .. } => Some(attributes),
+            Operation::Kernel(_) => None,
+        };
+        attributes.into_iter().flat_map(|attributes| attributes.values()).filter_map(|attribute| match attribute {
+            Attribute::Graph(inside) => Some(&inside.graph),
+            _ => None,
+        })
+    }
 }
 
 /// A node: one operation on values.
@@ -376,6 +388,11 @@ impl Graph {
         let Some(contents) = self.initializers.get(&id) else { return false };
         self.constants.contains(&id)
             || (!contents.data_type().has_gradients() && !self.updates.iter().any(|update| update.state == id))
+    }
+
+    /// The contents of a value if no step changes them.
+    pub(crate) fn constant_contents(&self, id: ValueId) -> Option<&Contents> {
+        self.initializers.get(&id).filter(|_| self.is_constant(id))
     }
 
     /// The value itself, or its elements if it is known to be a sequence.

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use forebay_base::DataType;
 
 use crate::error::ModelError;
-use crate::graph::{Attribute, Dimension, Graph, Node, Operation, TensorType, ValueId};
+use crate::graph::{Dimension, Graph, Node, Operation, TensorType, ValueId};
 use crate::operator::NodeView;
 use crate::operators::row;
 pub(crate) use fold::alone;
@@ -314,11 +314,8 @@ pub fn refuse_unsupported(graph: &Graph) -> Result<(), ModelError> {
     let mut graphs = vec![graph];
     while let Some(graph) = graphs.pop() {
         for node in &graph.nodes {
-            let Operation::Onnx { domain, op_type, attributes, .. } = &node.operation else { continue };
-            graphs.extend(attributes.values().filter_map(|attribute| match attribute {
-                Attribute::Graph(inside) => Some(&inside.graph),
-                _ => None,
-            }));
+            let Operation::Onnx { domain, op_type, .. } = &node.operation else { continue };
+            graphs.extend(node.operation.graphs());
             if expand::is_expanded(domain, op_type) {
                 continue;
             }

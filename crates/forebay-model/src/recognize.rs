@@ -110,7 +110,7 @@ impl Uses<'_> {
     /// Whether a constant with one number for each group of channels has this number for all of them.
     fn is_filled(&self, value: ValueId, number: f32) -> Option<bool> {
         const BYTES_MAX: u64 = 64 << 10;
-        let contents = self.graph.initializers.get(&value).filter(|_| self.graph.is_constant(value))?;
+        let contents = self.graph.constant_contents(value)?;
         if contents.size_bytes() > BYTES_MAX {
             return None;
         }
@@ -119,7 +119,7 @@ impl Uses<'_> {
 
     /// The number in a constant of one element.
     fn number(&self, value: ValueId) -> Option<f32> {
-        let contents = self.graph.initializers.get(&value).filter(|_| self.graph.is_constant(value))?;
+        let contents = self.graph.constant_contents(value)?;
         match contents.small().ok()??.to_f32()?.as_slice() {
             &[number] => Some(number),
             _ => None,

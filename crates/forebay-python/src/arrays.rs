@@ -55,16 +55,16 @@ unsafe impl Sync for InPlace {}
 
 impl AsRef<[u8]> for InPlace {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the array is kept, and so are its bytes, which NumPy never moves for an array that others reference. Nothing writes them:
-        // nobody else has the array, or work on them lasts no longer than the call that received them, and a caller who writes to an array
+        // SAFETY: the array is kept, and so are its bytes, which NumPy never moves for an array that others reference. Either the caller
+        // never writes to them, or work on them lasts no longer than the call that received them, and a caller who writes to an array
         // during a call gets what NumPy itself would give, values that are old or new. They are floating-point numbers, so no index is
         // computed from them.
         unsafe { std::slice::from_raw_parts(self.address, self.length) }
     }
 }
 
-/// Returns a tensor of an array's bytes in place, for work that ends before the call does or if nobody else has the array. Bytes that can
-/// be indices are copied.
+/// Returns a tensor of an array's bytes in place, for work that ends before the call does, or for an array that the caller never writes to.
+/// Bytes that can be indices are copied.
 ///
 /// # Errors
 /// As [`tensor`].

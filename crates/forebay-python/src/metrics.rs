@@ -41,7 +41,8 @@ impl Metrics {
 
     /// Adds a batch: the model's predictions, as an evaluation returned them, and the labels.
     fn add(&self, py: Python<'_>, predictions: Given<'_>, labels: Given<'_>) -> PyResult<()> {
-        // Predictions can take up much memory, and nothing else has them, so they are read in place.
+        // Predictions can take up much memory, so they are read in place. The caller never writes to them, even if a signal ends the call
+        // before the work.
         let (predictions, labels) = (tensor_in_place(predictions)?, tensor(labels)?);
         let measured = self.measured.clone();
         obeying_signals(py, f64::INFINITY, move || {
@@ -58,11 +59,11 @@ impl Metrics {
         let values = PyDict::new(py);
         for &metric in metrics.chosen() {
             match metric {
-                // Nothing was counted, or there are too many classes.
-                Metric::Confusion if metrics.confusion().is_empty() => {
-                    values.set_item(metric.to_string(), py.None())?
+                // There are no rows if nothing was counted, or if there are too many classes.
+                Metric::Confusion => {
+                    let rows = metrics.confusion();
+                    values.set_item(metric.to_string(), (!rows.is_empty()).then(|| rows.to_vec()))?
                 }
-                Metric::Confusion => values.set_item(metric.to_string(), metrics.confusion().to_vec())?,
                 _ => values.set_item(metric.to_string(), metrics.value(metric))?,
             }
         }

@@ -82,7 +82,7 @@ pub struct PagedExecutor {
     broken: bool,
     /// Whether the device failed. Managed memory counts on copies that may have failed or never run, so nothing can be read any more, even
     /// if someone else who uses the device has cleared its failure.
-    lost: AtomicBool,
+    device_failed: AtomicBool,
     trace: Option<Trace>,
     /// Dropped last, when nothing is left of the managed memory.
     _recovery: Recovery,
@@ -94,7 +94,7 @@ struct Recovery(Arc<dyn Device>);
 
 impl Drop for Recovery {
     fn drop(&mut self) {
-        // Recovering waits for everything on the device. A failure that cannot be cleared is reported to whoever uses the device next.
+        // Recovering waits for everything on the device. If the failure cannot be cleared, the next call to the device reports it.
         if self.0.submit(&[]).is_err() {
             let _ = self.0.recover();
         }
@@ -150,7 +150,7 @@ impl PagedExecutor {
             work,
             needed,
             broken: false,
-            lost: AtomicBool::new(false),
+            device_failed: AtomicBool::new(false),
             trace: None,
         };
         for backing in &executor.plan().persistent {
@@ -255,7 +255,7 @@ impl PagedExecutor {
         &mut self,
         between: &mut dyn FnMut(&PagedExecutor) -> Result<Decision, RuntimeError>,
     ) -> Result<StepTimes, RuntimeError> {
-        if self.broken || self.is_lost() {
+        if self.broken || self.has_device_failed() {
             return Err(RuntimeError::Broken);
         }
         let clock = StepClock::start(&*self.device);
@@ -272,7 +272,7 @@ impl PagedExecutor {
             trace.add(&[stream_id(&self.stream), self.memory.copy_stream_id()], records);
         }
         if matches!(result, Err(RuntimeError::Device { .. })) {
-            self.lost.store(true, Ordering::Relaxed);
+            self.device_failed.store(true, Ordering::Relaxed);
         }
         self.broken = result.is_err() && updating;
         result.map(|()| StepTimes { moves: Some(moved(&before, &self.memory.statistics())), ..times })
@@ -342,8 +342,8 @@ impl PagedExecutor {
         unit * self.paging.unit_bytes..(unit + 1) * self.paging.unit_bytes
     }
 
-    fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Relaxed)
+    fn has_device_failed(&self) -> bool {
+        self.device_failed.load(Ordering::Relaxed)
     }
 
     /// Reads or writes managed memory, which also moves data, and remembers a failure of the device.
@@ -351,12 +351,12 @@ impl PagedExecutor {
     /// # Errors
     /// The error of `access`; [`RuntimeError::Broken`] if the device failed before.
     fn access<T>(&self, access: impl FnOnce() -> Result<T, RuntimeError>) -> Result<T, RuntimeError> {
-        if self.is_lost() {
+        if self.has_device_failed() {
             return Err(RuntimeError::Broken);
         }
         access().inspect_err(|_| {
             if self.device.submit(&[]).is_err() {
-                self.lost.store(true, Ordering::Relaxed);
+                self.device_failed.store(true, Ordering::Relaxed);
             }
         })
     }

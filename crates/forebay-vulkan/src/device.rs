@@ -406,7 +406,7 @@ impl Device for VulkanDevice {
         let state = self.shared.lock();
         match &state.failure {
             None => return Ok(()),
-            Some(failure @ (DeviceError::Spill { .. } | DeviceError::Read { .. })) => drop(failure.clone()),
+            Some(DeviceError::Spill { .. } | DeviceError::Read { .. }) => {}
             Some(failure) => return Err(failure.clone()),
         }
         let mut state = self.finish(state)?;

@@ -1,12 +1,12 @@
 //! Threads of the host that work for streams: one moves bytes to and from spill files, and one runs launches on the host. Each starts when
 //! it is first needed, and ends with the device.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ash::vk;
+use forebay_device::host::panics::caught;
 use forebay_device::host::processor::Processor;
 use forebay_device::{DeviceError, IndexFault, TraceRecord};
 
@@ -116,11 +116,8 @@ impl Shared {
         let builder = std::thread::Builder::new().name(name.to_string());
         let thread = builder.spawn(move || {
             while let Ok(job) = receiver.recv() {
-                let attempt = AssertUnwindSafe(|| run_job(&gpu, &shared, &job, &mut run));
-                // Whoever waits for jobs must learn of every end.
-                let outcome = catch_unwind(attempt).unwrap_or_else(|_| {
-                    Err(DeviceError::Lost { reason: "a job on a thread of the host panicked".to_string() })
-                });
+                // A job that panics ends, too: others wait until no job is left.
+                let outcome = caught("a job on a thread of the host", || run_job(&gpu, &shared, &job, &mut run));
                 let mut state = shared.lock();
                 state.jobs -= 1;
                 let more = outcome.and_then(|()| {

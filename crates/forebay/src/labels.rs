@@ -18,6 +18,12 @@ pub(crate) struct Classes {
     pub(crate) ignore_index: Option<i64>,
 }
 
+/// Returns the place of an axis, which counts from the end if negative, or `None` if the shape has no such axis.
+pub(crate) fn place_of(axis: i64, shape: &[u64]) -> Option<usize> {
+    let axis = if axis < 0 { axis + shape.len() as i64 } else { axis };
+    usize::try_from(axis).ok().filter(|&axis| axis < shape.len())
+}
+
 /// Converts labels to what the plan expects: integers of any width to the plan's type, and classes to probabilities if the plan takes
 /// those.
 ///

@@ -327,7 +327,6 @@ fn classes(loss: &Loss, logits: &TensorInfo) -> (Option<usize>, Option<Classes>)
     }
     let Some(axis) = loss.class_axis() else { return (None, None) };
     let ignore_index = loss.ignore_index();
-    let axis = if axis < 0 { axis + logits.shape.len() as i64 } else { axis };
-    let axis = usize::try_from(axis).ok().filter(|&axis| axis < logits.shape.len());
+    let axis = labels::place_of(axis, &logits.shape);
     (axis, axis.map(|axis| Classes { count: logits.shape[axis], axis, ignore_index }))
 }

@@ -22,6 +22,7 @@ use forebay_model::Tensor;
 use forebay_model::training::{Loss, Region, Shares};
 
 use crate::error::Error;
+use crate::labels::place_of;
 use classes::{mean, place};
 use ranking::Ranking;
 
@@ -132,12 +133,6 @@ fn labels_of(loss: &Loss) -> Labels {
         }
         _ => Labels::Other,
     }
-}
-
-/// Returns the place of an axis, which counts from the end if negative, or `None` if the shape has no such axis.
-fn place_of(axis: i64, shape: &[u64]) -> Option<usize> {
-    let axis = if axis < 0 { axis + shape.len() as i64 } else { axis };
-    usize::try_from(axis).ok().filter(|&axis| axis < shape.len())
 }
 
 /// The largest number of classes in a confusion matrix.

@@ -9,7 +9,7 @@ use forebay_model::stages::{self, Evaluation, Form, Next, Repetition, Source, St
 use forebay_model::tensor::Contents;
 use forebay_model::{Graph, Tensor, TensorType, ValueId, infer, recognize};
 use forebay_plan::SavedCosts;
-use forebay_runtime::StepTimes;
+use forebay_runtime::{RuntimeError, StepTimes};
 
 use crate::between::{Between, Values};
 use crate::compile::{Batch, Compiled, compile};
@@ -432,7 +432,16 @@ impl Stages {
                 values.remove(&backing.name);
             }
         }
-        let times = runner.run()?;
+        let times = match runner.run() {
+            Ok(times) => times,
+            Err(error) => {
+                if matches!(error, RuntimeError::Device { .. }) {
+                    // No step can run there any more. The next run puts the plan on the device again.
+                    engine.forget((Purpose::Session, plan.id));
+                }
+                return Err(error.into());
+            }
+        };
         for info in &compiled.outputs {
             values.insert(info.name.clone(), runner.take_output(&info.name)?);
         }

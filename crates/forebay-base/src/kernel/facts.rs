@@ -3,6 +3,7 @@
 //! Passes, checkers, devices and tests use [`Kernel::facts`] and [`KernelFacts::dimensions`]; none of them keeps a separate table. One
 //! match without a default names every kernel, and every fact is a field without a default, so a kernel does not compile until all of its
 //! facts are stated. Each family of kernels states its facts in a file of this folder.
+//! Only the types of operands have a default ([`Kernel::check_types`]): an operand has the type in which the launch computes.
 
 mod attention;
 mod axes;

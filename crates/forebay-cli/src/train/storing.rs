@@ -37,11 +37,11 @@ impl Run<'_> {
             return Stored { failures, folder: None, saved: false };
         }
         let done = self.trainer.step_count();
-        if keeper.folder().is_some() && !keeper.has(done) {
-            let position = self.position();
-            if let Err(failure) = keeper.keep(done, |folder| self.write_checkpoint(folder, &position)) {
-                failures.push(format!("{failure} ({})", keeper.what_is_safe()));
-            }
+        if keeper.folder().is_some()
+            && !keeper.has(done)
+            && let Err(failure) = self.keep(done, keeper)
+        {
+            failures.push(format!("{failure} ({})", keeper.what_is_safe()));
         }
         let mut folder = keeper.folder().filter(|_| keeper.has(done)).map(Path::to_owned);
         let mut saved = false;
@@ -68,8 +68,7 @@ impl Run<'_> {
         }
         let is_lost = folder.is_none() && (interrupted || !failures.is_empty() && !saved && !self.steps.is_empty());
         if is_lost {
-            let position = self.position();
-            match keeper.rescue(|folder| self.write_checkpoint(folder, &position)) {
+            match self.rescue(keeper) {
                 Ok(rescued) => folder = Some(rescued),
                 Err(failure) => failures.push(failure.to_string()),
             }
@@ -77,8 +76,20 @@ impl Run<'_> {
         Stored { failures, folder, saved }
     }
 
+    /// Writes the checkpoint of a step into the specified folder, if any.
+    pub(super) fn keep(&mut self, step: u64, keeper: &mut Keeper) -> Result<(), Failure> {
+        let position = self.position();
+        keeper.keep(step, |folder| self.write_checkpoint(folder, &position))
+    }
+
+    /// Writes a checkpoint that would otherwise be lost, and returns its folder.
+    fn rescue(&mut self, keeper: &Keeper) -> Result<PathBuf, Failure> {
+        let position = self.position();
+        keeper.rescue(|folder| self.write_checkpoint(folder, &position))
+    }
+
     /// Writes a checkpoint and, next to it, the configuration of the run.
-    pub(super) fn write_checkpoint(&self, folder: &CheckpointFolder, position: &Value) -> Result<(), forebay::Error> {
+    fn write_checkpoint(&self, folder: &CheckpointFolder, position: &Value) -> Result<(), forebay::Error> {
         self.trainer.write_checkpoint(folder, position)?;
         let (path, text) = (folder.path().join(config_file::FILE_NAME), &self.arguments.configuration);
         let is_there = std::fs::read(&path).is_ok_and(|found| found == text.as_bytes());
@@ -89,7 +100,7 @@ impl Run<'_> {
     }
 
     /// Returns the position in the data that another run needs to resume from here.
-    pub(super) fn position(&mut self) -> Value {
+    fn position(&mut self) -> Value {
         if self.digest.is_none() {
             // Data that can no longer be read is no reason to lose what was learned from it.
             self.digest = self.loader.data().digest().ok();
@@ -135,11 +146,10 @@ impl Run<'_> {
         if self.steps.is_empty() || !self.writes_at_the_end() || !is_intact || is_unwanted {
             return failure;
         }
-        let position = self.position();
         let kept = match keeper.folder().map(Path::to_owned) {
             Some(folder) if keeper.has(done) => Ok(folder),
-            Some(folder) => keeper.keep(done, |folder| self.write_checkpoint(folder, &position)).map(|()| folder),
-            None => keeper.rescue(|folder| self.write_checkpoint(folder, &position)),
+            Some(folder) => self.keep(done, keeper).map(|()| folder),
+            None => self.rescue(keeper),
         };
         let consequence = match kept {
             Ok(folder) => {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use forebay_base::{MemoryId, Region};
 
-use super::panics::caught;
 use super::spill_file::SpillFile;
 use crate::device::{DeviceError, DeviceUsage};
 use crate::readable::Readable;
@@ -133,8 +132,7 @@ impl DiskFiles {
 /// Reads bytes of a read-only file.
 ///
 /// # Errors
-/// [`DeviceError::Read`]; [`DeviceError::Lost`] if [`Readable::read`] panicked.
+/// [`DeviceError::Read`].
 pub fn read(bytes: &dyn Readable, offset_bytes: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-    // The threads of other devices call this, too.
-    caught("reading a file", || bytes.read(offset_bytes, into).map_err(|reason| DeviceError::Read { reason }))
+    bytes.read(offset_bytes, into).map_err(|reason| DeviceError::Read { reason })
 }

@@ -19,7 +19,7 @@ mod link;
 mod loans;
 mod lock;
 mod memory;
-mod panics;
+pub mod panics;
 pub mod processor;
 mod shared;
 pub mod spill_file;

@@ -6,8 +6,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::device::DeviceError;
 
-/// Runs a job. A panic becomes an error that says what panicked.
-pub(super) fn caught<R>(what: impl Display, job: impl FnOnce() -> Result<R, DeviceError>) -> Result<R, DeviceError> {
+/// Runs a job.
+///
+/// # Errors
+/// The job's error; if it panics, [`DeviceError::Lost`], which says what panicked and why.
+pub fn caught<R>(what: impl Display, job: impl FnOnce() -> Result<R, DeviceError>) -> Result<R, DeviceError> {
     catch_unwind(AssertUnwindSafe(job))
         .unwrap_or_else(|panic| Err(DeviceError::Lost { reason: format!("{what} panicked: {}", text_of(&*panic)) }))
 }

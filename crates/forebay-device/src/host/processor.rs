@@ -3,7 +3,6 @@
 use forebay_base::{Kernel, Launch, TensorDesc};
 
 use super::memory::{Address, system};
-use super::panics::caught;
 use super::work::{run, workspace_desc};
 use super::{STACK_SIZE_BYTES, isa, kernels, threads_of};
 use crate::device::{DeviceError, IndexFault};
@@ -91,9 +90,7 @@ impl Processor {
         let (reads, writes) = (of(reads), of(writes));
         let desc = launch.workspace.as_ref().map(workspace_desc).transpose()?.flatten();
         let workspace = desc.zip(workspace.map(Address));
-        caught(format_args!("kernel {}", launch.kernel.name()), || {
-            // SAFETY: the caller's promises.
-            self.pool.install(|| unsafe { run(launch, &reads, &writes, workspace.as_ref()) })
-        })
+        // SAFETY: the caller's promises.
+        self.pool.install(|| unsafe { run(launch, &reads, &writes, workspace.as_ref()) })
     }
 }

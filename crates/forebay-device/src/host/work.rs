@@ -103,8 +103,8 @@ impl Pool for Shared {
                 let start = Instant::now();
                 // SAFETY: `submit` resolved every region inside live, mapped memory of at least the descriptor's size, and the
                 // contract of commands gives this launch its operands for its duration.
-                let attempt = || unsafe { run(&launch, &reads, &writes, workspace.as_ref()) };
-                match caught(format_args!("kernel {}", launch.kernel.name()), attempt) {
+                let outcome = unsafe { run(&launch, &reads, &writes, workspace.as_ref()) };
+                match outcome {
                     Ok(fault) => {
                         fault.into_iter().for_each(|fault| shared.note_index_fault(fault));
                         let (label, name) = (Some(launch.label), launch.kernel.name());
@@ -157,7 +157,7 @@ pub(super) unsafe fn run(
     let (reads, writes) = (views(&launch.reads, reads), views(&launch.writes, writes));
     let workspace = workspace.map(|(desc, address)| View { desc, pointer: address.0 });
     // SAFETY: the caller's promises.
-    unsafe {
+    caught(format_args!("kernel {}", launch.kernel.name()), || unsafe {
         let fault = kernels::index_fault(&launch.kernel, &reads, &writes)?;
         kernels::run(&launch.kernel, &reads, &writes, workspace)?;
         Ok(fault.map(|(element, index, limit)| IndexFault {
@@ -166,7 +166,7 @@ pub(super) unsafe fn run(
             index,
             limit,
         }))
-    }
+    })
 }
 
 fn fill(to: Address, bytes: usize, pattern: [u8; 4]) {

@@ -99,7 +99,7 @@ impl GradientBuilder<'_> {
         // Looking for a node takes long, and no node computes an initializer.
         let is_given = self.graph.initializers.contains_key(&value);
         let value = if is_given { value } else { self.converted_from(value).unwrap_or(value) };
-        let contents = self.graph.initializers.get(&value).filter(|_| self.graph.is_constant(value));
+        let contents = self.graph.constant_contents(value);
         let Some(tensor) = contents.and_then(|contents| contents.small().ok().flatten()) else { return false };
         let is_real = tensor.to_f64().map(|numbers| !numbers.contains(&0.0));
         is_real.or_else(|| tensor.to_i64().map(|numbers| !numbers.contains(&0))).unwrap_or(false)

@@ -118,7 +118,7 @@ impl<'a> NodeView<'a> {
     /// [`ModelError::NeedsValue`] if it is not constant. Also fails if it is too large to read for this purpose, or cannot be read.
     pub fn whole_constant(&self, i: usize) -> Result<Tensor, ModelError> {
         let value = self.input(i)?;
-        let contents = self.graph.initializers.get(&value).filter(|_| self.graph.is_constant(value));
+        let contents = self.graph.constant_contents(value);
         let contents = contents.ok_or_else(|| self.unknown(i, value))?;
         if contents.size_bytes() > CONSTANT_BYTES_MAX {
             let (bytes, most) = (contents.size_bytes(), CONSTANT_BYTES_MAX);

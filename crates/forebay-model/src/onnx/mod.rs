@@ -82,10 +82,10 @@ impl Model {
     /// PyTorch's exporter marks the initializers that are parameters of the module or were computed from parameters. If it does, buffers do
     /// not train, and an unmarked initializer trains only if it is a weight of a product, a convolution or a recurrent network. Without
     /// such marks, a scalar trains only if it has the name of a module's attribute (at the top of the module, only in PyTorch's files);
-    /// other scalars are constants of formulas that an optimizer stored as initializers, and so are exponents of one element. Tensors with
-    /// infinities are masks, which do not train. Some exporters write all weights as `Constant` nodes: if no initializer is a
-    /// floating-point tensor of several elements, such constants train, except tables with at most two distinct elements, which are
-    /// masks, too.
+    /// other scalars are constants of formulas that an optimizer stored as initializers, and so are exponents of one element. Tensors of
+    /// several axes that contain infinities or the largest number, and are only added, are masks, which do not train. Some exporters write
+    /// all weights as `Constant` nodes: if no initializer is a floating-point tensor of several elements, such constants train, except
+    /// tables with infinities, the largest number, or at most two distinct elements, which are masks, too.
     ///
     /// # Errors
     /// Fails if contents cannot be read.
@@ -127,7 +127,7 @@ impl Model {
         let numbers: Vec<ValueId> = graph.initializers.keys().copied().filter(is_number).collect();
         graph.constants.extend(numbers);
         let added = used_only(&graph, |node, _| ADDING.contains(&node.operation.name()));
-        let is_mask = |(id, contents): &(&ValueId, &Contents)| added.contains(id) && has_infinities(contents);
+        let is_mask = |(id, contents): &(&ValueId, &Contents)| added.contains(id) && hides_scores(contents);
         let masks: Vec<ValueId> = graph.initializers.iter().filter(is_mask).map(|(&id, _)| id).collect();
         graph.constants.extend(masks);
         let is_weight = |contents: &Contents| contents.data_type().has_gradients() && contents.ty().count() > 1;
@@ -138,7 +138,7 @@ impl Model {
         }
         for (name, contents) in self.contents.iter().filter(|(_, contents)| is_weight(contents)) {
             let is_table = contents.shape().len() > 1;
-            if contents.shape().is_empty() || is_table && (has_infinities(contents) || has_two_values(contents)?) {
+            if contents.shape().is_empty() || is_table && (hides_scores(contents) || has_two_values(contents)?) {
                 continue;
             }
             if let Some(id) = graph.find(name) {
@@ -264,8 +264,9 @@ fn used_only(graph: &Graph, accepts: impl Fn(&Node, usize) -> bool) -> BTreeSet<
     wanted(true).difference(&wanted(false)).copied().collect()
 }
 
-/// Returns whether the first elements of a tensor with several axes include an infinity, or the largest number, which masks have instead.
-fn has_infinities(contents: &Contents) -> bool {
+/// Returns whether a tensor with several axes is a mask that hides scores: its first elements include an infinity, or the largest number
+/// instead.
+fn hides_scores(contents: &Contents) -> bool {
     contents.shape().len() > 1 && contents.first_floats().into_iter().any(|element| element.abs() >= f32::MAX)
 }
 

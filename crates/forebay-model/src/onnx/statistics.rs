@@ -18,6 +18,9 @@ pub(super) fn separate(model: &mut Model) {
     let Some(proto) = &mut proto.graph else { return };
     let is_normalization = |node: &Node| node.operation.name() == "BatchNormalization";
     let layers: Vec<usize> = (0..graph.nodes.len()).filter(|&i| is_normalization(&graph.nodes[i])).collect();
+    if layers.is_empty() {
+        return;
+    }
     let uses = uses(graph);
     for &layer in &layers {
         for place in STATISTICS {

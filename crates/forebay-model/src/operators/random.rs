@@ -1,7 +1,7 @@
 //! Random numbers: functions of the step's number, the seed and the node.
 //!
-//! Each training step draws different numbers. Outside training there are no steps, so a model draws the same numbers whenever it runs. The
-//! attribute `seed` selects a sequence; without it, nodes draw independently of each other.
+//! Each training step draws different numbers, and so does each iteration of a loop that runs repeatedly. Outside training, a model draws
+//! the same numbers whenever it runs. The attribute `seed` selects a sequence; without it, nodes draw independently of each other.
 
 use std::f64::consts::TAU;
 
@@ -12,7 +12,7 @@ use super::conversion::type_attribute;
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::{product, size};
 use crate::error::ModelError;
-use crate::graph::TensorType;
+use crate::graph::{Operation, TensorType};
 use crate::operator::{Gradient, NodeView, Operator};
 
 /// The rows of this family.
@@ -25,16 +25,17 @@ pub const ROWS: &[Operator] = &[
     Operator { gradient: Gradient::Zero, ..composed!("RandomUniformLike", |view| distributed(view, 1, uniform)) },
 ];
 
-/// The operators that draw random numbers, with their number of inputs in ONNX. In training, one more input follows: the step's number and
-/// the seed.
-pub(crate) const INPUT_COUNTS: &[(&str, usize)] = &[
-    ("Bernoulli", 1),
-    ("Multinomial", 1),
-    ("RandomNormal", 0),
-    ("RandomNormalLike", 1),
-    ("RandomUniform", 0),
-    ("RandomUniformLike", 1),
-];
+/// Returns the number of inputs that ONNX gives an operator, if it draws random numbers. In training, and in loops that run repeatedly, one
+/// more input follows: the number of the step or iteration, and a seed.
+pub(crate) fn inputs_of_draw(operation: &Operation) -> Option<usize> {
+    let Operation::Onnx { domain, op_type, .. } = operation else { return None };
+    match op_type.as_str() {
+        _ if !domain.is_empty() => None,
+        "RandomNormal" | "RandomUniform" => Some(0),
+        "Bernoulli" | "Multinomial" | "RandomNormalLike" | "RandomUniformLike" => Some(1),
+        _ => None,
+    }
+}
 
 /// Random numbers in 0..1. Those of different `draw`s are independent of each other.
 fn draw(c: &mut Composer, step_input: usize, draw: u64, shape: &[u64]) -> Result<Part, ModelError> {

@@ -13,7 +13,7 @@ use crate::context::GradientBuilder;
 use crate::error::ModelError;
 use crate::graph::{Attribute, Dimension, Graph, Node, Operation, ValueId};
 use crate::infer::infer_node;
-use crate::operators::random::INPUT_COUNTS;
+use crate::operators::random::inputs_of_draw;
 
 /// Returns a part's share of the loss: its loss divided by the number of parts. The gradients of the shares add up to those of the mean.
 pub(super) fn share(graph: &mut Graph, loss: ValueId, parts: u64) -> ValueId {
@@ -136,8 +136,8 @@ fn copied(graph: &mut Graph, node: &Node, values: &mut BTreeMap<ValueId, ValueId
         }
     }
     // An operator with a seed draws what its seed selects, so each part gets its own.
-    if let Operation::Onnx { op_type, attributes, .. } = &mut copy.operation
-        && INPUT_COUNTS.iter().any(|(name, _)| name == op_type)
+    if inputs_of_draw(&copy.operation).is_some()
+        && let Operation::Onnx { attributes, .. } = &mut copy.operation
         && let Some(Attribute::Float(seed)) = attributes.get_mut("seed")
     {
         *seed = f32::from_bits(seed.to_bits().wrapping_add(part as u32));

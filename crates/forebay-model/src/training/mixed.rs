@@ -188,9 +188,8 @@ impl Pass<'_> {
 
     /// Returns whether a node computes in 16 bits.
     fn is_narrow(&self, node: &Node) -> bool {
-        let Operation::Onnx { domain, op_type, attributes, .. } = &node.operation else { return false };
-        let has_graphs = attributes.values().any(|attribute| matches!(attribute, Attribute::Graph(_)));
-        if !(domain.is_empty() || domain == "ai.onnx") || has_graphs {
+        let Operation::Onnx { domain, op_type, .. } = &node.operation else { return false };
+        if !domain.is_empty() || node.operation.graphs().next().is_some() {
             return false;
         }
         let is_float = |id: &&ValueId| self.graph.ty(**id).is_some_and(|ty| ty.data_type == DataType::Float32);

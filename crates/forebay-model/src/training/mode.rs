@@ -10,7 +10,7 @@ use crate::error::ModelError;
 use crate::graph::{Graph, Node, Operation, TensorType, Update, ValueId};
 use crate::infer::infer_node;
 use crate::operator::NodeView;
-use crate::operators::random::INPUT_COUNTS;
+use crate::operators::random::inputs_of_draw;
 use crate::operators::row;
 use crate::precision::{takes_16_bit, widened};
 use crate::tensor::Contents;
@@ -54,15 +54,15 @@ pub(super) fn enter(graph: &mut Graph) -> Result<TrainingMode, ModelError> {
     let mut running = BTreeMap::new();
     for i in 0..graph.nodes.len() {
         let Operation::Onnx { domain, op_type, .. } = &graph.nodes[i].operation else { continue };
-        if !domain.is_empty() && domain != "ai.onnx" {
+        if !domain.is_empty() {
             continue;
         }
         match op_type.as_str() {
             "BatchNormalization" => batch_normalization(graph, i, &mut mode, &mut running)?,
             "Dropout" => dropout(graph, i, &mut mode)?,
             "LSTM" | "GRU" | "RNN" => recurrent(graph, i)?,
-            other => {
-                if let Some(&(_, inputs)) = INPUT_COUNTS.iter().find(|(name, _)| *name == other) {
+            _ => {
+                if let Some(inputs) = inputs_of_draw(&graph.nodes[i].operation) {
                     let step = mode.step(graph);
                     let node = &mut graph.nodes[i];
                     node.inputs.resize(inputs, None);

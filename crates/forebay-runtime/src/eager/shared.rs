@@ -32,6 +32,8 @@ struct Queue {
     /// Recorded only by this queue, whose marks are the event's generations.
     event: EventId,
     priority: i32,
+    /// The latest generation of the event whose record the device accepted.
+    accepted: u64,
     /// The number of the user's streams that use it now.
     leases: usize,
     tracker: Tracker,
@@ -49,6 +51,8 @@ pub struct State {
     pub timers: Timers,
     /// The number of the next operation, for names.
     pub operation_count: u64,
+    /// The error of the first commands that the device refused. The timelines count them as submitted.
+    refusal: Option<DeviceError>,
 }
 
 /// A context's device and state.
@@ -90,6 +94,7 @@ impl Shared {
             recording: options.record.then(Recording::default),
             timers: Timers::new(options.event_limit.saturating_sub(queues_max)),
             operation_count: 0,
+            refusal: None,
         };
         state.store(StoreKind::Device).block_lifetimes.start_history(options.memory_history);
         let shared = Shared {
@@ -157,7 +162,7 @@ impl Shared {
                 return Err(device_error(making)(error));
             }
         };
-        state.queues.push(Queue { stream, event, priority, leases: 0, tracker: Tracker::default() });
+        state.queues.push(Queue { stream, event, priority, accepted: 0, leases: 0, tracker: Tracker::default() });
         Ok(state.timelines.add_queue())
     }
 
@@ -174,9 +179,18 @@ impl Shared {
         if batch.commands().is_empty() {
             return Ok(());
         }
-        self.device.submit(batch.commands()).map_err(device_error("while submitting commands"))?;
+        if let Err(error) = self.device.submit(batch.commands()) {
+            state.refusal.get_or_insert_with(|| error.clone());
+            return Err(device_error("while submitting commands")(error));
+        }
         state.note(batch);
-        let records = batch.commands().iter().any(|command| matches!(command, Command::Record { .. }));
+        let mut records = false;
+        for command in batch.commands() {
+            if let Command::Record { event, generation, .. } = *command {
+                records = true;
+                state.accept(event, generation);
+            }
+        }
         if records && state.timelines.mark_count() > OPEN_RECORDS_MAX {
             self.poll(state);
         }
@@ -198,10 +212,17 @@ impl Shared {
     /// moves memory, and faults are meant for callers that wait for the operation.
     ///
     /// # Errors
-    /// Fails if the device fails or has failed earlier.
+    /// Fails if the device fails or has failed earlier, or refused the record of this generation.
     pub fn wait(&self, queue: QueueId, generation: u64) -> Result<(), RuntimeError> {
-        let event = self.lock().queues[queue].event;
-        self.device.wait_event(event, generation).map_err(device_error("while waiting for a stream"))?;
+        let action = "while waiting for a stream";
+        let state = self.lock();
+        let Queue { event, accepted, .. } = state.queues[queue];
+        if let Some(error) = state.refusal.as_ref().filter(|_| accepted < generation) {
+            // The record never fires, even if someone else who uses the device has cleared its failure.
+            return Err(device_error(action)(error.clone()));
+        }
+        drop(state);
+        self.device.wait_event(event, generation).map_err(device_error(action))?;
         self.lock().see(queue, generation);
         Ok(())
     }
@@ -446,6 +467,13 @@ impl State {
             let mark = self.timelines.mark_behind(on, position);
             let generation = mark.unwrap_or_else(|| self.record(on, batch));
             self.wait(queue, on, generation, batch);
+        }
+    }
+
+    /// Notes that the device has accepted a record, unless its event measures time.
+    fn accept(&mut self, event: EventId, generation: u64) {
+        if let Some(queue) = self.queues.iter_mut().find(|queue| queue.event == event) {
+            queue.accepted = generation;
         }
     }
 

@@ -75,7 +75,7 @@ impl CheckpointFolder {
         self.lock.folder()
     }
 
-    /// Returns whether the directory still exists with its lock. If it was removed, others can create and lock it again.
+    /// Returns whether the directory still has this lock. If it was removed, others can create and lock it again.
     ///
     /// ```
     /// use forebay::CheckpointFolder;
@@ -90,7 +90,7 @@ impl CheckpointFolder {
     /// # }
     /// ```
     pub fn exists(&self) -> bool {
-        self.path().join(LOCK).exists()
+        self.lock.is_in_place()
     }
 
     /// Writes a checkpoint. The previous one stays complete until the new one is.

@@ -205,9 +205,10 @@ unsafe fn top_k(
     require_packed(&[*x, *y])?;
     let sizes = Sizes::of(axis, x.desc, y.desc)?;
     let workspace = workspace.filter(|view| view.desc.total_size_bytes() >= sizes.workspace_bytes());
-    if workspace.is_none() && sizes.lists() > 0 {
-        return Err("its workspace is missing".to_string());
-    }
+    let workspace = match sizes.lists() {
+        0 => None,
+        _ => Some(workspace.ok_or("its workspace is missing")?),
+    };
     for_type!(x.desc.data_type(), words, T => {
         let rows = Rows { sizes, keys, last, x: Pointer::<T>::of(x), y: Pointer::of(y) };
         // SAFETY: the caller's promises, and the sizes fit.
@@ -239,7 +240,7 @@ impl<T: Bits> Rows<T> {
     unsafe fn find_all<E: Entry>(&self, workspace: Option<View>) {
         let Sizes { size, .. } = self.sizes;
         let (rows, listed, lists) = (self.sizes.rows(), self.sizes.listed(), self.sizes.lists());
-        if let Some(workspace) = workspace.filter(|_| lists > 0) {
+        if let Some(workspace) = workspace {
             let workspace = Pointer::<E>::of(&workspace);
             return for_each(lists, |number| {
                 for row in (number..rows).step_by(lists) {

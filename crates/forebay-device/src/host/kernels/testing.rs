@@ -39,25 +39,24 @@ impl Tensor {
     /// A tensor with the given elements in memory order.
     pub fn new(desc: &TensorDesc, values: &[f64]) -> Tensor {
         let mut tensor = Tensor::unwritten(desc);
-        let size = desc.data_type().size_bytes() as usize;
-        assert!(values.len() * size <= tensor.storage.len() * 16);
-        for (i, &value) in values.iter().enumerate() {
-            let bytes = super::element::bits_of(value, desc.data_type()).to_le_bytes();
-            tensor.bytes_mut()[i * size..(i + 1) * size].copy_from_slice(&bytes[..size]);
-        }
+        assert!(values.len() as u64 * desc.data_type().size_bytes() <= tensor.storage.len() as u64 * 16);
+        values.iter().enumerate().for_each(|(offset, &value)| tensor.set(offset, value));
         tensor
     }
 
     /// A tensor with the given elements in row-major order, and bits of 1 in gaps: NaN, if elements are floats.
     pub fn arranged(desc: &TensorDesc, values: &[f64]) -> Tensor {
-        let size = desc.data_type().size_bytes() as usize;
         let mut tensor = Tensor::unwritten(desc);
         tensor.bytes_mut().fill(0xff);
-        for (offset, &value) in offsets(desc).into_iter().zip(values) {
-            let bytes = super::element::bits_of(value, desc.data_type()).to_le_bytes();
-            tensor.bytes_mut()[offset * size..(offset + 1) * size].copy_from_slice(&bytes[..size]);
-        }
+        offsets(desc).into_iter().zip(values).for_each(|(offset, &value)| tensor.set(offset, value));
         tensor
+    }
+
+    /// Writes an element, given its offset in elements.
+    fn set(&mut self, offset: usize, value: f64) {
+        let (data_type, size) = (self.desc.data_type(), self.desc.data_type().size_bytes() as usize);
+        let bytes = super::element::bits_of(value, data_type).to_le_bytes();
+        self.bytes_mut()[offset * size..(offset + 1) * size].copy_from_slice(&bytes[..size]);
     }
 
     /// Whether all bytes that belong to no element are unwritten.

@@ -8,15 +8,15 @@ use crate::program::Operand;
 /// The least size of a block. Blocks can be copied and wait for each other separately, which smaller ones are not worth.
 const BLOCK_BYTES: u64 = 4096;
 
-/// Narrows a slice's input, along the outermost axis longer than 1, to the blocks of rows in which elements are taken. The starts then count
-/// from the first block. An input with gaps stays as it is.
+/// Narrows a slice's input, along the outermost axis longer than 1, to the blocks of rows in which elements are taken. The starts then
+/// count from the first block. An input with gaps stays as it is.
 pub(super) fn narrow(input: &mut Operand, starts: &mut [u64], steps: &[i64], counts: &[u64]) {
     let mut sizes = input.desc.sizes().to_vec();
     let Some(axis) = sizes.iter().position(|&size| size > 1).filter(|_| input.desc.is_packed()) else {
         return;
     };
     let row_bytes = packed_strides(&sizes)[axis] * input.desc.data_type().size_bytes();
-    // The size of a row is a multiple of its largest power-of-two factor, so this many rows reach the next aligned base.
+    // From one row that begins at an aligned base to the next such row: the alignment, a power of two, by its common factor with a row.
     let alignment = BASE_OFFSET_ALIGNMENT_BYTES;
     let aligned_rows = alignment >> row_bytes.trailing_zeros().min(alignment.trailing_zeros());
     let block_rows = aligned_rows * BLOCK_BYTES.div_ceil(aligned_rows * row_bytes);

@@ -6,17 +6,10 @@
 use std::sync::Arc;
 
 use crate::graph::{Attribute, Graph, Node, Operation, Subgraph, ValueId};
-use crate::operators::random::INPUT_COUNTS;
+use crate::operators::random::inputs_of_draw;
 
 /// The factor of the step of an enclosing loop, to which that of an inner loop is added.
 const OUTER_FACTOR: i64 = 1_000_003;
-
-/// Returns the number of inputs that ONNX gives an operator, if it draws random numbers.
-fn inputs_of_draw(operation: &Operation) -> Option<usize> {
-    let Operation::Onnx { domain, op_type, .. } = operation else { return None };
-    let found = INPUT_COUNTS.iter().find(|(name, _)| domain.is_empty() && name == op_type);
-    found.map(|&(_, count)| count)
-}
 
 /// Returns whether a node draws random numbers.
 pub(crate) fn is_draw(node: &Node) -> bool {
@@ -25,13 +18,9 @@ pub(crate) fn is_draw(node: &Node) -> bool {
 
 /// Returns whether nodes of a graph, or of graphs inside it, draw random numbers that do not depend on a step yet.
 fn has_draws(graph: &Graph) -> bool {
-    graph.nodes.iter().any(|node| match (&node.operation, inputs_of_draw(&node.operation)) {
-        (_, Some(count)) => node.inputs.len() <= count,
-        (Operation::Onnx { attributes, .. }, None) => attributes.values().any(|attribute| match attribute {
-            Attribute::Graph(inside) => has_draws(&inside.graph),
-            _ => false,
-        }),
-        (Operation::Kernel(_), None) => false,
+    graph.nodes.iter().any(|node| match inputs_of_draw(&node.operation) {
+        Some(count) => node.inputs.len() <= count,
+        None => node.operation.graphs().any(has_draws),
     })
 }
 

@@ -11,7 +11,7 @@ use forebay_base::{DataType, Tensor};
 use super::inline::inline;
 use super::{constant, node};
 use crate::error::ModelError;
-use crate::graph::{Attribute, Graph, Node, Operation, Subgraph, ValueId};
+use crate::graph::{Graph, Node, Operation, Subgraph, ValueId};
 use crate::operator::NodeView;
 
 /// The domain of [`CHOICE`].
@@ -111,14 +111,8 @@ pub(super) fn choose(graph: &Graph, like: &Node) -> Result<Vec<Node>, ModelError
 
 /// Returns whether a graph or one of its subgraphs uses batch normalisation.
 fn has_statistics(graph: &Graph) -> bool {
-    graph.nodes.iter().any(|node| match &node.operation {
-        Operation::Onnx { op_type, attributes, .. } => {
-            let inside = attributes.values().any(|attribute| match attribute {
-                Attribute::Graph(inside) => has_statistics(&inside.graph),
-                _ => false,
-            });
-            op_type == "BatchNormalization" || inside
-        }
-        Operation::Kernel(_) => false,
-    })
+    graph
+        .nodes
+        .iter()
+        .any(|node| node.operation.name() == "BatchNormalization" || node.operation.graphs().any(has_statistics))
 }

@@ -82,11 +82,6 @@ pub(in super::super) unsafe fn store_sums<T: Float>(axes: usize, x: &View, targe
     }
 }
 
-/// The total of a place's sum and rest.
-fn total<T: Float>(sum: f64, rest: f64) -> T {
-    T::from_f64(if rest == 0.0 { sum } else { sum + rest })
-}
-
 /// Computes y = the sum of x along its first axes from [`store_sums`].
 ///
 /// # Safety
@@ -97,7 +92,10 @@ pub(in super::super) unsafe fn from_sums<T: Float>(sums: &View, y: &View) -> Res
     let (sums, y) = (Pointer::<f64>::of(sums), Pointer::<T>::of(y));
     // SAFETY: the caller's promises; there are two sums for each place.
     let (y, own, rest) = unsafe { (y.slice_mut(0, length), sums.slice(0, length), sums.slice(length, length)) };
-    y.iter_mut().zip(own.iter().zip(rest)).for_each(|(y, (&sum, &rest))| *y = total(sum, rest));
+    for (y, (&sum, &rest)) in y.iter_mut().zip(own.iter().zip(rest)) {
+        // Adding 0 would turn -0 into 0.
+        *y = T::from_f64(if rest == 0.0 { sum } else { sum + rest });
+    }
     Ok(())
 }
 
@@ -116,7 +114,7 @@ pub(super) unsafe fn run<T: Float>(axes: usize, x: &View, y: &View) -> Result<()
     unsafe {
         sums::<T>(axes, x, |first, sums| {
             let y = y.slice_mut(first, sums.len());
-            y.iter_mut().zip(sums).for_each(|(y, &sum)| *y = total(sum, 0.0));
+            y.iter_mut().zip(sums).for_each(|(y, &sum)| *y = T::from_f64(sum));
         })
     }
 }
