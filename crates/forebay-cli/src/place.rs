@@ -5,7 +5,7 @@ use std::time::Instant;
 use forebay::MemorySize;
 use forebay::format_bytes;
 use forebay_limits::read_text;
-use forebay_memory::{Effort, Placement, PlacementError, load_bound_bytes, place as find_placement, verify};
+use forebay_memory::{Effort, Placement, PlacementError, height_bound_bytes, place as find_placement, verify};
 use serde_json::{Value, json};
 
 use crate::arguments::PlaceArguments;
@@ -39,13 +39,14 @@ pub fn place(arguments: &PlaceArguments) -> Result<(), Failure> {
     let started = Instant::now();
     let found = find_placement(&table.items, capacity_bytes, Effort::THOROUGH);
     let seconds = started.elapsed().as_secs_f64();
-    let placement = found.map_err(|error| Failure::Failed(format!("{name}: {}", refusal(&error))))?;
+    let bound_bytes = height_bound_bytes(&table.items);
+    let placement = found.map_err(|error| Failure::Failed(format!("{name}: {}", refusal(&error, bound_bytes))))?;
     verify(&table.items, &placement)
         .map_err(|fault| Failure::Failed(format!("{name}: the placement is invalid: {fault}")))?;
     if let Some(path) = &arguments.output {
         output::write(path, &table.with_offsets(&placement.offsets))?;
     }
-    let result = Placed { table: &table, placement: &placement, capacity_bytes, seconds };
+    let result = Placed { table: &table, placement: &placement, capacity_bytes, bound_bytes, seconds };
     if arguments.json {
         output::say(&format!("{:#}", result.json()));
     } else {
@@ -54,12 +55,14 @@ pub fn place(arguments: &PlaceArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Explains why there is no placement, with a remedy.
-fn refusal(error: &PlacementError) -> String {
+/// Explains why there is no placement, with a remedy. No placement is lower than `bound_bytes`.
+fn refusal(error: &PlacementError, bound_bytes: u64) -> String {
     match error {
-        PlacementError::Load { load_bytes, .. } => format!("{error}; --capacity must be at least {load_bytes}"),
-        PlacementError::Search { .. } => {
+        PlacementError::Search { capacity_bytes, .. } if *capacity_bytes >= bound_bytes => {
             format!("{error}; a lower placement may exist; without --capacity, the lowest one found is printed")
+        }
+        PlacementError::Load { .. } | PlacementError::Search { .. } => {
+            format!("{error}; --capacity must be at least {bound_bytes}")
         }
         PlacementError::Fixed(_) | PlacementError::TooLarge { .. } => error.to_string(),
     }
@@ -70,14 +73,11 @@ struct Placed<'a> {
     table: &'a BufferTable,
     placement: &'a Placement,
     capacity_bytes: Option<u64>,
+    bound_bytes: u64,
     seconds: f64,
 }
 
 impl Placed<'_> {
-    fn lower_bound_bytes(&self) -> u64 {
-        load_bound_bytes(&self.table.items)
-    }
-
     fn lines(&self) -> Vec<String> {
         let width = self.table.ids.iter().map(|id| id.chars().count()).max().unwrap_or(0).max("id".len());
         let mut lines = vec![format!("{:<width$} {:>16} {:>16}", "id", "offset", "size")];
@@ -85,12 +85,12 @@ impl Placed<'_> {
             lines.push(format!("{id:<width$} {offset:>16} {:>16}", item.size_bytes()));
         }
         let size = |bytes: u64| match format_bytes(bytes) {
-            text if text.ends_with("bytes") => text,
+            text if bytes < 1024 => text,
             text => format!("{bytes} bytes ({text})"),
         };
         lines.push(format!("height       {}", size(self.placement.height_bytes)));
         lines.push(format!("capacity     {}", self.capacity_bytes.map_or("none given".to_owned(), size)));
-        lines.push(format!("lower bound  {}", size(self.lower_bound_bytes())));
+        lines.push(format!("lower bound  {}", size(self.bound_bytes)));
         lines.push(format!("time         {:.3} s", self.seconds));
         lines
     }
@@ -101,7 +101,7 @@ impl Placed<'_> {
             "offsets": self.table.ids.iter().zip(&self.placement.offsets).map(buffer).collect::<Vec<_>>(),
             "height": self.placement.height_bytes,
             "capacity": self.capacity_bytes,
-            "lower_bound": self.lower_bound_bytes(),
+            "lower_bound": self.bound_bytes,
             "seconds": self.seconds,
         })
     }

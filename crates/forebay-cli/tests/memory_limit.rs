@@ -4,6 +4,7 @@ mod common;
 
 use common::group::Group;
 use common::{Folder, assert_says, example, failure, forebay, json};
+use forebay_testing::onnx;
 use serde_json::Value;
 
 /// Two training steps of the brain U-Net.
@@ -207,4 +208,17 @@ fn a_run_lives_in_a_control_group_of_its_limit_and_a_twentieth() {
     let limit = format!("{LIMIT_MIB}MiB");
     let Some((report, _)) = in_group(&group, &["--memory-limit", &limit]) else { return };
     assert!(bytes(&report, "resident_peak_bytes") <= LIMIT_MIB << 20, "{report}");
+}
+
+#[test]
+fn inputs_are_in_memory_once_even_if_the_limit_nearly_fits_everything() {
+    let (folder, inputs, outputs) = (Folder::new(), 1 << 16, 8);
+    let nodes = [onnx::node("MatMul", &["x", "w"], "y", &[])];
+    let weights = onnx::floats("w", &[inputs, outputs], &vec![0.5; inputs * outputs]);
+    let model = onnx::model(&nodes, &[weights], ("x", &[128, inputs]), ("y", &[128, outputs]));
+    let model = folder.write("product.onnx", &model);
+    for percent in ["95%", "75%"] {
+        let plan = json(&["plan", &model, "--train", "--loss", "mse", "--memory-limit", percent]);
+        assert_eq!(bytes(&plan, "bytes_to_device"), 0, "{percent}: {plan}");
+    }
 }

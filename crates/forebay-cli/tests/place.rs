@@ -17,6 +17,8 @@ fn offsets_are_printed_and_written() {
     let written = std::fs::read_to_string(&placed).unwrap();
     assert_says(&written, &["id,lower,upper,size,offset\nb1,0,3,4,"]);
     assert_eq!(written.lines().count(), 6);
+    let one = folder.write("one.csv", b"id,lower,upper,size\nb1,0,1,1\n");
+    assert_says(&success(&["place", &one]), &["height       1 byte\n", "lower bound  1 byte\n"]);
     // The output can be read again: its offsets are now given.
     let again = json(&["place", &placed, "--capacity", "12"]);
     let offset = |line: &str| line.rsplit(',').next().unwrap().parse::<u64>().unwrap();
@@ -44,6 +46,14 @@ fn what_does_not_fit_or_cannot_be_read() {
     let folder = Folder::new();
     let file = folder.write("buffers.csv", EXAMPLE.as_bytes());
     assert_says(&failure(1, &["place", &file, "--capacity", "11"]), &["buffers.csv", "12 bytes", "11 bytes"]);
+    let aligned = "id,lower,upper,size,alignment\na,0,4,16,64\nb,1,5,68,64\nc,4,9,100,64\n";
+    let given = "id,lower,upper,size,alignment,offset\na,0,4,8,1,9000\nb,1,3,68,1,\n";
+    for (table, bound) in [(aligned, "196"), (given, "9008")] {
+        let file = folder.write("bound.csv", table.as_bytes());
+        assert_eq!(json(&["place", &file])["lower_bound"].to_string(), bound);
+        let refused = failure(1, &["place", &file, "--capacity", "190"]);
+        assert_says(&refused, &[&format!("--capacity must be at least {bound}")]);
+    }
     assert_says(&failure(2, &["place", &file, "--capacity", "50%"]), &["--capacity"]);
     assert_says(&failure(2, &["place", &file, "--capacity", "many"]), &["--capacity"]);
     assert_says(&failure(2, &["place"]), &["FILE.csv"]);

@@ -252,14 +252,18 @@ impl Allocator {
         shared.filter(|shared| shared.size_bytes < own_bytes).or(own).map(|fit| fit.block)
     }
 
-    /// The first block of the smallest sufficient run of blocks of the pool and the shared pool. Every such run contains a block of the
-    /// pool, because adjacent shared blocks are merged.
+    /// The first block of the smallest sufficient run of blocks of the pool and the shared pool. Adjacent blocks of one pool are merged, so
+    /// blocks of the pool and shared ones alternate in a run, and it is followed only from the first one of the pool.
     fn best_run(&self, pool: PoolIndex, rounded_bytes: u64) -> Option<u32> {
         let own = &self.pool(pool).free;
         if pool == SHARED || own.bytes() + self.pool(SHARED).free.bytes() < rounded_bytes {
             return None;
         }
-        let runs = own.iter(&self.blocks).map(|block| self.run_around(block, |state| usable(state, pool)));
+        let joins = |index: u32| index != NONE && usable(self.blocks.at(index).state, pool);
+        let previous = |index: u32| self.blocks.at(index).previous;
+        let is_first = |block: &u32| !joins(previous(*block)) || !joins(previous(previous(*block)));
+        let runs = own.iter(&self.blocks).filter(is_first);
+        let runs = runs.map(|block| self.run_around(block, |state| usable(state, pool)));
         runs.filter(|run| run.size_bytes >= rounded_bytes).min().map(|run| run.first)
     }
 

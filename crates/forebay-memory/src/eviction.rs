@@ -363,13 +363,15 @@ impl EvictionQueue {
         if wanted_bytes == 0 {
             return Vec::new();
         }
-        let mut candidates: Vec<UnitId> = self.residents().filter(|&unit| !stays(unit)).collect();
+        let mut in_queue = self.residents().filter(|&unit| !stays(unit));
+        let mut furthest = Vec::new();
         if self.policy == Policy::Planned {
+            furthest.extend(in_queue.by_ref());
             // The sort is stable: among equals, the head is evicted first.
-            candidates.sort_by_key(|&unit| std::cmp::Reverse(self.next_uses.next_use(unit)));
+            furthest.sort_by_cached_key(|&unit| std::cmp::Reverse(self.next_uses.next_use(unit)));
         }
         let mut evictions = Vec::new();
-        for unit in candidates {
+        for unit in furthest.into_iter().chain(in_queue) {
             if wanted_bytes == 0 {
                 break;
             }

@@ -52,7 +52,7 @@ pub use allocator::{
     TileMove, TileRange,
 };
 pub use history::History;
-pub use load::load_bound_bytes;
+pub use load::{height_bound_bytes, load_bound_bytes};
 pub use picture::Picture;
 pub use placement::{Fault, Item, Piece, Placement, PlacementError};
 pub use search::{Effort, FIRST_ORDERS, place};

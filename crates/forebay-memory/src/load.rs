@@ -10,11 +10,20 @@ pub fn load_bound_bytes(items: &[Item]) -> u64 {
     bound_bytes(items, 1)
 }
 
-/// A height that no placement is below, at least that of [`load_bound_bytes`]. If every base is a multiple of some number of bytes, and
-/// every piece begins at a multiple of it too, nothing else fits into the rest of the last unit of a piece. Only the unit at the very top
-/// need not be whole.
-pub(crate) fn aligned_load_bound_bytes(items: &[Item]) -> u64 {
-    let load_bytes = load_bound_bytes(items);
+/// A height that no placement is below: at least that of [`load_bound_bytes`], and no item with a given base ends above it. If every base
+/// is a multiple of some number of bytes, and every piece begins at a multiple of it too, nothing else fits into the rest of the last unit
+/// of a piece. Only the unit at the very top need not be whole.
+///
+/// ```
+/// use forebay_base::ByteRange;
+/// use forebay_memory::{height_bound_bytes, load_bound_bytes, Item, Piece};
+///
+/// let items = [10, 20].map(|size| Item::new(64, vec![Piece { time: 0..1, bytes: ByteRange::new(0, size) }]));
+/// assert_eq!((load_bound_bytes(&items), height_bound_bytes(&items)), (30, 64 + 10));
+/// ```
+pub fn height_bound_bytes(items: &[Item]) -> u64 {
+    let top_bytes = |item: &Item| item.fixed_offset.map_or(0, |base| base.saturating_add(item.size_bytes()));
+    let load_bytes = items.iter().map(top_bytes).fold(load_bound_bytes(items), u64::max);
     let grain_bytes = grain_bytes(items);
     let regular = |item: &Item| item.pieces.iter().all(|piece| piece.bytes.start % grain_bytes == 0);
     if grain_bytes > 1 && items.iter().all(regular) {
@@ -133,11 +142,13 @@ mod tests {
     fn units_of_the_alignment_count_as_wholes_but_for_the_highest() {
         let item = |time, bytes| Item::new(64, vec![piece(time, 0, bytes)]);
         let items = [item(0..4, 16), item(1..5, 68), item(4..9, 100)];
-        assert_eq!((load_bound_bytes(&items), aligned_load_bound_bytes(&items)), (168, 196));
+        assert_eq!((load_bound_bytes(&items), height_bound_bytes(&items)), (168, 196));
         let other = Item::new(4, vec![piece(1..2, 0, 4)]);
-        assert_eq!(aligned_load_bound_bytes(&[items[0].clone(), other.clone(), other]), 24);
+        assert_eq!(height_bound_bytes(&[items[0].clone(), other.clone(), other.clone()]), 24);
         let within = [items[0].clone(), Item::new(64, vec![piece(1..2, 16, 20)])];
-        assert_eq!(aligned_load_bound_bytes(&within), 20, "both may share a unit");
-        assert_eq!(aligned_load_bound_bytes(&[]), 0);
+        assert_eq!(height_bound_bytes(&within), 20, "both may share a unit");
+        let given = Item { fixed_offset: Some(9000), ..other };
+        assert_eq!(height_bound_bytes(&[items[0].clone(), given]), 9004, "one has a given base");
+        assert_eq!(height_bound_bytes(&[]), 0);
     }
 }

@@ -136,9 +136,10 @@ impl Picture {
 }
 
 fn escaped(words: &str) -> String {
-    // XML does not allow control characters.
-    let words: String = words.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    words.replace('&', "&amp;").replace('<', "&lt;")
+    // XML does not allow control characters, nor these two, nor `]]>` in text.
+    let is_allowed = |c: char| !c.is_control() && !matches!(c, '\u{fffe}' | '\u{ffff}');
+    let words: String = words.chars().map(|c| if is_allowed(c) { c } else { ' ' }).collect();
+    words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 fn text(x: f64, y: f64, anchor: &str, words: &str) -> String {
@@ -174,6 +175,7 @@ mod tests {
         assert!(svg.contains("a &amp; b") && svg.contains("<title>small&lt;: 100 bytes at 0, launch 15 to 20</title>"));
         assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
         assert_eq!(svg.matches("<title>").count(), 3);
+        assert_eq!(escaped("a\n]]>\u{fffe}b"), "a ]]&gt; b");
     }
 
     #[test]

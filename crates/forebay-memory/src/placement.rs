@@ -8,6 +8,8 @@ use std::ops::Range;
 
 use forebay_base::ByteRange;
 
+use crate::size::exact_bytes;
+
 /// The largest sum of all sizes, alignments and given bases that can be placed.
 pub const ADDRESSES_MAX_BYTES: u64 = 1 << 62;
 
@@ -94,14 +96,12 @@ impl fmt::Display for PlacementError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PlacementError::Load { load_bytes, capacity_bytes } => {
-                write!(f, "{load_bytes} bytes are live at once, but the capacity is {capacity_bytes} bytes")
+                let [load, capacity] = [*load_bytes, *capacity_bytes].map(exact_bytes);
+                write!(f, "the items live at once take {load}, but the capacity is {capacity}")
             }
             PlacementError::Search { lowest, capacity_bytes } => {
-                let height_bytes = lowest.height_bytes;
-                write!(
-                    f,
-                    "the lowest placement found takes {height_bytes} bytes, but the capacity is {capacity_bytes} bytes"
-                )
+                let [height, capacity] = [lowest.height_bytes, *capacity_bytes].map(exact_bytes);
+                write!(f, "the lowest placement found takes {height}, but the capacity is {capacity}")
             }
             PlacementError::Fixed(fault) => write!(f, "invalid given bases: {fault}"),
             PlacementError::TooLarge { total_bytes } => {

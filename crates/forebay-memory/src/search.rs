@@ -17,7 +17,7 @@ pub use greedy::FIRST_ORDERS;
 use greedy::Greedy;
 use instance::Instance;
 
-use crate::load::{aligned_load_bound_bytes, load_bound_bytes};
+use crate::load::{height_bound_bytes, load_bound_bytes};
 use crate::placement::{ADDRESSES_MAX_BYTES, Fault, Item, Placement, PlacementError};
 use crate::verify::verify;
 
@@ -48,8 +48,9 @@ impl Default for Effort {
     }
 }
 
-/// Gives every item a base. Stops at the first placement within the capacity; without a capacity, at the load bound or when the effort is
-/// spent.
+/// Gives every item a base. Stops at the first placement within the capacity; without a capacity, at [`height_bound_bytes`] or when the
+/// effort is spent. A capacity of more than [`ADDRESSES_MAX_BYTES`] holds every placement: greedy passes then look for the lowest one, and
+/// there is no tree search.
 ///
 /// # Errors
 /// [`PlacementError`]: no placement within the capacity exists, none was found, or the items cannot be placed at all.
@@ -64,10 +65,11 @@ pub fn place(items: &[Item], capacity_bytes: Option<u64>, effort: Effort) -> Res
         return Err(PlacementError::Load { load_bytes, capacity_bytes });
     }
     // A height that no placement is below is low enough, whatever the capacity.
-    let enough_bytes = capacity_bytes.unwrap_or(load_bytes).max(aligned_load_bound_bytes(items));
-    let affordable = (PASSES_ITEMS_MAX / items.len().max(1)).max(2);
+    let limit_bytes = capacity_bytes.filter(|&capacity_bytes| capacity_bytes <= ADDRESSES_MAX_BYTES);
+    let enough_bytes = height_bound_bytes(items).max(limit_bytes.unwrap_or(0));
+    let affordable = (PASSES_ITEMS_MAX / items.len()).max(2);
     let mut placement = greedy(items, enough_bytes, effort.passes.min(u32::try_from(affordable).unwrap_or(u32::MAX)));
-    if placement.height_bytes > enough_bytes
+    if placement.height_bytes > enough_bytes.max(capacity_bytes.unwrap_or(0))
         && effort.nodes > 0
         && let Some(instance) = Instance::new(items).filter(|instance| instance.blocks.len() <= TREE_ITEMS_MAX)
     {
@@ -264,6 +266,17 @@ mod tests {
         assert_eq!(load, Err(PlacementError::Load { load_bytes: 20, capacity_bytes: 19 }));
         assert!(matches!(place(&items, Some(20), Effort::default()), Err(PlacementError::Search { .. })));
         assert!(matches!(place(&[fixed.clone(), fixed], None, Effort::default()), Err(PlacementError::Fixed(_))));
+    }
+
+    #[test]
+    fn a_capacity_beyond_all_addresses_is_no_limit() {
+        for seed in 1..20u64 {
+            let items = random_items(&mut Random::new(seed), 40, 20, 100);
+            let unlimited = place(&items, None, Effort::default());
+            for capacity_bytes in [i64::MAX as u64, 1 << 63, u64::MAX] {
+                assert_eq!(place(&items, Some(capacity_bytes), Effort::default()), unlimited, "seed {seed}");
+            }
+        }
     }
 
     #[test]

@@ -127,7 +127,12 @@ pub fn format_bytes(bytes: u64) -> String {
             return format!("{} {unit}", number.trim_end_matches('0').trim_end_matches('.'));
         }
     }
-    format!("{bytes} bytes")
+    exact_bytes(bytes)
+}
+
+/// The number with its noun.
+pub(crate) fn exact_bytes(bytes: u64) -> String {
+    format!("{bytes} byte{}", if bytes == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -179,7 +184,7 @@ mod tests {
 
     #[test]
     fn bytes_for_people() {
-        assert_eq!(format_bytes(512), "512 bytes");
+        assert_eq!([0, 1, 512].map(format_bytes), ["0 bytes", "1 byte", "512 bytes"]);
         assert_eq!(format_bytes(192 << 20), "192 MiB");
         assert_eq!(format_bytes((3 << 30) / 2), "1.5 GiB");
     }

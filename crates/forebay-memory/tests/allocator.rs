@@ -90,6 +90,21 @@ fn a_run_of_own_and_shared_blocks_serves_what_neither_could() {
     assert_eq!(allocator.free_bytes(A), 5);
 }
 
+/// This takes very long if the run is followed from each of its blocks.
+#[test]
+fn a_long_run_is_followed_once() {
+    let mut allocator = Allocator::new(1);
+    allocator.add_segment(400_001);
+    let pairs: Vec<[BlockId; 2]> =
+        (0..200_000).map(|_| [A, B].map(|pool| allocator.allocate(pool, 1, "a").unwrap().id)).collect();
+    pairs.iter().for_each(|[of_a, _]| allocator.free(*of_a).unwrap());
+    allocator.share(A);
+    pairs.iter().for_each(|[_, of_b]| allocator.free(*of_b).unwrap());
+    assert_eq!(allocator.growth_bytes(B, 400_001), Some(0));
+    assert_eq!(place(allocator.allocate(B, 3, "b")), Some((0, 0, 3)));
+    assert_eq!(allocator.growth_bytes(B, 400_001), Some(400_001));
+}
+
 #[test]
 fn a_block_is_freed_once() {
     let mut allocator = Allocator::new(1);

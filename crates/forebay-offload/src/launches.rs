@@ -12,7 +12,9 @@ use crate::workload::Workload;
 /// best in the search for launches ([`crate::planner`]). Each launch is one slot.
 pub fn recomputations(workload: &Workload) -> Vec<Launches> {
     let plain = in_order(workload);
-    let recomputation = Recomputation::new(workload, &pressed(workload, &plain), PLANNED_CHAIN, MemorySpace::Host);
+    let pressed = pressed(workload, &plain);
+    let waits_ns = waits_in_gaps_ns(workload, &plain);
+    let recomputation = Recomputation::new(workload, &pressed, &waits_ns, PLANNED_CHAIN, MemorySpace::Host);
     let candidates = recomputation.candidates();
     let fraction =
         |sixteenths: &usize| recomputation.launches(&candidates[..(candidates.len() * sixteenths).div_ceil(16)]);
@@ -23,6 +25,14 @@ pub fn recomputations(workload: &Workload) -> Vec<Launches> {
         }
     }
     found
+}
+
+/// How long each kernel waits ([`crate::planner::Swept::waits_in_gaps_ns`]); 0 for each if nothing fits.
+fn waits_in_gaps_ns(workload: &Workload, plain: &Launches) -> Vec<u64> {
+    let mut unheard = |_| ();
+    let plain = LaunchCandidate { strategy: Strategy::HostFirst, launches: plain.clone() };
+    let swept = Search::new(workload, u64::MAX, &mut unheard).compare(&plain);
+    swept.map_or_else(|| vec![0; plain.launches.len()], |swept| swept.waits_in_gaps_ns(workload))
 }
 
 /// Plans the launches of a workload in their given order, each as one slot; `None` if nothing was found that fits.

@@ -116,10 +116,17 @@ impl PartialOrd for Entry {
     }
 }
 
+/// What a slot can still carry to or from a memory, given what is left of the link and the SSD in each slot.
+fn room(link: &[u64], ssd: &[u64], slot: usize, place: MemorySpace) -> u64 {
+    let slot = slot % link.len();
+    if place == MemorySpace::Ssd { link[slot].min(ssd[slot]) } else { link[slot] }
+}
+
 impl<'a> Layout<'a> {
     /// Creates a layout in which nothing moves yet.
     pub fn new(workload: &'a Workload, launches: &[usize], timeline: &'a Timeline, needs: &'a Needs) -> Layout<'a> {
         let machine = &workload.machine;
+        let [device_bytes, host_bytes] = machine.memories_bytes();
         let count = timeline.slots.len();
         let transfer_quantum_bytes = transfer_quantum_bytes(machine.link_bytes_per_s);
         let unused = FreeCapacity {
@@ -127,10 +134,10 @@ impl<'a> Layout<'a> {
             link_in: timeline.capacities_bytes(machine.link_bytes_per_s, transfer_quantum_bytes),
             ssd_out: timeline.capacities_bytes(machine.ssd_write_bytes_per_s, transfer_quantum_bytes),
             ssd_in: timeline.capacities_bytes(machine.ssd_read_bytes_per_s, transfer_quantum_bytes),
-            host: vec![machine.host_memory_bytes as i64; count],
-            host_blocks: vec![machine.host_memory_bytes as i64; count.div_ceil(BLOCK_SLOTS)],
+            host: vec![host_bytes; count],
+            host_blocks: vec![host_bytes; count.div_ceil(BLOCK_SLOTS)],
         };
-        let mut excess = vec![-(machine.device_memory_bytes as i64); count];
+        let mut excess = vec![-device_bytes; count];
         for (run, &kernel) in timeline.runs.iter().zip(launches) {
             let bytes = workload.working_set_bytes(&workload.kernels[kernel]) as i64;
             excess[run.clone()].iter_mut().for_each(|excess| *excess += bytes);
@@ -148,11 +155,11 @@ impl<'a> Layout<'a> {
             gap_bytes += change;
             *excess += gap_bytes;
         }
-        let live_bytes = excess.iter().max().map_or(0, |most| most + machine.device_memory_bytes as i64);
+        let live_bytes = excess.iter().max().map_or(0, |most| most + device_bytes);
         Layout {
             workload,
             timeline,
-            host_is_ample: live_bytes <= machine.host_memory_bytes as i64,
+            host_is_ample: live_bytes <= host_bytes,
             needs,
             unused,
             excess_blocks: greatest_of_blocks(&excess),
@@ -173,7 +180,7 @@ impl<'a> Layout<'a> {
     /// Moves what the host memory cannot hold to the SSD. The SSD is slow: gaps whose bytes would stay idle on the device for long because
     /// of it are left for the host, unless nothing else helps.
     fn find_for_ssd(&mut self) {
-        let host_bytes = self.workload.machine.host_memory_bytes as i64;
+        let [_, host_bytes] = self.workload.machine.memories_bytes();
         let mut dwell_limit_ns = self.timeline.step_ns / LEAST_DWELL_LIMIT;
         while self.worst_bytes() > host_bytes && dwell_limit_ns <= self.timeline.step_ns && dwell_limit_ns > 0 {
             self.dwell_limit_ns = dwell_limit_ns;
@@ -233,21 +240,11 @@ impl<'a> Layout<'a> {
     }
 
     fn room_out(&self, slot: usize, place: MemorySpace) -> u64 {
-        let slot = slot % self.excess.len();
-        if place == MemorySpace::Ssd {
-            self.unused.link_out[slot].min(self.unused.ssd_out[slot])
-        } else {
-            self.unused.link_out[slot]
-        }
+        room(&self.unused.link_out, &self.unused.ssd_out, slot, place)
     }
 
     fn room_in(&self, slot: usize, place: MemorySpace) -> u64 {
-        let slot = slot % self.excess.len();
-        if place == MemorySpace::Ssd {
-            self.unused.link_in[slot].min(self.unused.ssd_in[slot])
-        } else {
-            self.unused.link_in[slot]
-        }
+        room(&self.unused.link_in, &self.unused.ssd_in, slot, place)
     }
 
     /// The copies of the version of a gap that the gap does not use yet, the oldest first.

@@ -19,7 +19,7 @@ use crate::schedule::{MemorySpace, Schedule};
 use crate::timeline::Timeline;
 use crate::tuning::{
     CHAINS, COARSE, DEVICE_PARTS, DOUBT, FEWEST_SLOTS, FIRST_PART, FIRST_SHARES, GIVEN_SHARES, LAST_PART, MOST_CHANGES,
-    MOST_IMPROVED, MOST_SLOTS, SPILLING, SPREAD_SHARES,
+    MOST_IMPROVED, MOST_SLOTS, SLOW, SPILLING, SPREAD_SHARES, WORTH,
 };
 use crate::workload::{SwapError, Workload};
 
@@ -106,7 +106,7 @@ fn kernels(workload: &Workload, launches: &Launches) -> (Vec<usize>, Vec<u64>) {
 /// The longest that a slot may be.
 fn longest_slot_ns(workload: &Workload) -> u64 {
     let part = u128::from(workload.machine.device_memory_bytes / DEVICE_PARTS) * 1_000_000_000;
-    let part_ns = (part / u128::from(workload.machine.link_bytes_per_s)) as u64;
+    let part_ns = u64::try_from(part / u128::from(workload.machine.link_bytes_per_s)).unwrap_or(u64::MAX);
     let ideal_ns = workload.ideal_ns();
     part_ns.clamp(ideal_ns / MOST_SLOTS, ideal_ns / FEWEST_SLOTS).max(1)
 }
@@ -120,6 +120,17 @@ pub(crate) struct Swept {
     out: Vec<Price>,
     back: Vec<Price>,
     pub(crate) schedule: Option<Schedule>,
+}
+
+impl Swept {
+    /// In a step without recomputations: how long each kernel waits if the step takes more than [`SLOW`] times the time of its kernels,
+    /// and otherwise 0 for each.
+    pub(crate) fn waits_in_gaps_ns(&self, workload: &Workload) -> Vec<u64> {
+        match self.step_ns > workload.ideal_ns().saturating_mul(SLOW) {
+            true => self.waits_ns.clone(),
+            false => vec![0; self.waits_ns.len()],
+        }
+    }
 }
 
 /// The candidates for recomputation, and which of them are chosen.
@@ -172,13 +183,14 @@ impl<'a> Search<'a> {
             return vec![plain];
         }
         let pressed = pressed(self.workload, &plain.launches);
+        let waits_ns = swept.waits_in_gaps_ns(self.workload);
         let (strategies, places) = if self.workload.spills() {
             (&Strategy::ALL[..], &[MemorySpace::Host, MemorySpace::Ssd][..])
         } else {
             (&Strategy::ALL[..1], &[MemorySpace::Host][..])
         };
         let steps = CHAINS.map(|chain| {
-            let prepared = |place: &MemorySpace| Recomputation::new(self.workload, &pressed, chain, *place);
+            let prepared = |place: &MemorySpace| Recomputation::new(self.workload, &pressed, &waits_ns, chain, *place);
             places.iter().map(prepared).collect::<Vec<_>>()
         });
         let mut fractions: Vec<Fraction<'_>> = Vec::new();
@@ -207,7 +219,7 @@ impl<'a> Search<'a> {
     /// chains of recomputations start from what is kept.
     fn best_fraction<'r>(&mut self, recomputation: &'r Recomputation<'r>, strategy: Strategy) -> Option<Fraction<'r>> {
         let pool = recomputation.pool();
-        let worth = recomputation.candidates().len();
+        let worth = pool.partition_point(|candidate| candidate.worth > WORTH);
         let mut asked = BTreeSet::new();
         let mut ask = |chosen: BTreeSet<usize>, best: Option<&(Swept, BTreeSet<usize>)>| {
             if !asked.insert(chosen.clone()) {
@@ -270,7 +282,7 @@ impl<'a> Search<'a> {
     }
 
     /// Roughly estimates how long the step takes.
-    fn compare(&mut self, candidate: &LaunchCandidate) -> Option<Swept> {
+    pub(crate) fn compare(&mut self, candidate: &LaunchCandidate) -> Option<Swept> {
         self.sweep(candidate, &vec![0; candidate.launches.len()], self.longest_ns.saturating_mul(COARSE), false)
     }
 

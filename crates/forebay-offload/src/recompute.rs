@@ -4,7 +4,7 @@
 //! inputs of the kernel must be available by then: they are needed later anyway, or they are recomputed as well, or they are kept for
 //! longer. What that costs in bytes and time is subtracted from the gain.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::schedule::MemorySpace;
 use crate::tuning::{FRESH, WORTH};
@@ -39,8 +39,9 @@ struct Touch {
 pub struct Recomputation<'a> {
     workload: &'a Workload,
     touches: Vec<Vec<Touch>>,
-    /// The sum of the durations before each kernel.
+    /// When each kernel starts and ends.
     starts_ns: Vec<f64>,
+    ends_ns: Vec<f64>,
     /// The time under pressure before each kernel.
     pressed_ns: Vec<f64>,
     /// The most kernels in a row that may be run again for one tensor.
@@ -50,22 +51,33 @@ pub struct Recomputation<'a> {
 }
 
 impl<'a> Recomputation<'a> {
-    /// Prepares a workload. `pressed` states for each kernel whether more is live than the device holds, `chain` how many kernels in a row
-    /// may be run again for one tensor, and `place` the memory that bytes cross to otherwise.
-    pub fn new(workload: &'a Workload, pressed: &[bool], chain: usize, place: MemorySpace) -> Recomputation<'a> {
+    /// Prepares a workload. `pressed` states for each kernel whether more is live than the device holds, `waits_ns` how long it waits
+    /// before it starts, `chain` how many kernels in a row may be run again for one tensor, and `place` the memory that bytes cross to
+    /// otherwise.
+    pub fn new(
+        workload: &'a Workload,
+        pressed: &[bool],
+        waits_ns: &[u64],
+        chain: usize,
+        place: MemorySpace,
+    ) -> Recomputation<'a> {
         let mut touches = vec![Vec::new(); workload.tensors.len()];
-        let (mut starts_ns, mut pressed_ns) = (vec![0.0], vec![0.0]);
-        for (number, (kernel, pressed)) in workload.kernels.iter().zip(pressed).enumerate() {
+        let (mut starts_ns, mut ends_ns, mut pressed_ns) = (Vec::new(), Vec::new(), vec![0.0]);
+        let mut now_ns = 0.0;
+        for (number, ((kernel, pressed), wait_ns)) in workload.kernels.iter().zip(pressed).zip(waits_ns).enumerate() {
             for tensor in kernel.touches() {
                 let (reads, writes) = (kernel.reads.contains(&tensor), kernel.writes.contains(&tensor));
                 touches[tensor].push(Touch { kernel: number, reads, writes });
             }
             let duration_ns = kernel.duration_ns as f64;
-            starts_ns.push(starts_ns[number] + duration_ns);
+            now_ns += *wait_ns as f64;
+            starts_ns.push(now_ns);
+            now_ns += duration_ns;
+            ends_ns.push(now_ns);
             pressed_ns.push(pressed_ns[number] + if *pressed { duration_ns } else { 0.0 });
         }
         let crossing_ns_per_byte = workload.crossing_ns_per_byte(place);
-        Recomputation { workload, touches, starts_ns, pressed_ns, chain, crossing_ns_per_byte }
+        Recomputation { workload, touches, starts_ns, ends_ns, pressed_ns, chain, crossing_ns_per_byte }
     }
 
     /// The gaps that are worth it, the most worthwhile first.
@@ -92,10 +104,10 @@ impl<'a> Recomputation<'a> {
         let size_bytes = self.workload.tensors[tensor].size_bytes as f64;
         let bytes_per_ns = self.workload.machine.link_bytes_per_s as f64 / 1e9;
         // If a gap is too short to move anything in it, its bytes are kept anyway.
-        if span_ns <= 0.0 || self.starts_ns[to] - self.starts_ns[from + 1] < 2.0 * size_bytes / bytes_per_ns {
+        if span_ns <= 0.0 || self.starts_ns[to] - self.ends_ns[from] < 2.0 * size_bytes / bytes_per_ns {
             return None;
         }
-        let (spent_ns, held) = self.price(tensor, to, self.chain)?;
+        let (spent_ns, held) = Costs::new(self, to).cost(tensor, self.chain)?;
         let gained_bytes = size_bytes - held / span_ns;
         let (maker, crossing_ns) = (self.maker(tensor, to)?, gained_bytes * self.crossing_ns_per_byte);
         let worth = 2.0 * crossing_ns / spent_ns.max(1.0);
@@ -124,34 +136,6 @@ impl<'a> Recomputation<'a> {
         touch.reads.then_some(touch.kernel)
     }
 
-    /// The time to recompute a tensor before a kernel, and the bytes times the time for which inputs are held beyond their other uses.
-    fn price(&self, tensor: usize, at: usize, chain: usize) -> Option<(f64, f64)> {
-        let maker = self.maker(tensor, at)?;
-        let kernel = &self.workload.kernels[maker];
-        let (mut spent_ns, mut held) = (kernel.duration_ns as f64, 0.0);
-        for &input in &kernel.reads {
-            let (more_ns, more) = self.price_of_input(input, at, chain)?;
-            spent_ns += more_ns;
-            held += more;
-        }
-        Some((spent_ns, held))
-    }
-
-    fn price_of_input(&self, input: usize, at: usize, chain: usize) -> Option<(f64, f64)> {
-        let size_bytes = self.workload.tensors[input].size_bytes as f64;
-        if let Some(next) = self.next_read(input, at) {
-            return Some((0.0, size_bytes * (self.pressed_ns[next] - self.pressed_ns[at])));
-        }
-        if self.workload.tensors[input].persistent {
-            return Some((0.0, 0.0));
-        }
-        let last = self.touches[input].iter().rev().find(|touch| touch.kernel < at)?.kernel;
-        let kept = (0.0, size_bytes * (self.pressed_ns[at] - self.pressed_ns[last + 1]));
-        // A dead input is recomputed if that is allowed; otherwise it is kept until then.
-        let remade = if chain > 0 { self.price(input, at, chain - 1) } else { None };
-        Some(remade.unwrap_or(kept))
-    }
-
     /// Returns the launches of a step in which these gaps end with recomputations.
     pub fn launches(&self, chosen: &[Candidate]) -> Vec<(usize, bool)> {
         let mut order = Order {
@@ -167,6 +151,59 @@ impl<'a> Recomputation<'a> {
             order.launches.push((number, false));
         }
         order.launches
+    }
+}
+
+/// What it costs to recompute tensors before one kernel.
+struct Costs<'a> {
+    recomputation: &'a Recomputation<'a>,
+    /// The kernel.
+    at: usize,
+    /// The costs so far, by tensor and length of the chain: many paths can lead to the same input.
+    known: BTreeMap<(usize, usize), Option<(f64, f64)>>,
+}
+
+impl<'a> Costs<'a> {
+    fn new(recomputation: &'a Recomputation<'a>, at: usize) -> Costs<'a> {
+        Costs { recomputation, at, known: BTreeMap::new() }
+    }
+
+    /// The time to recompute a tensor, and the bytes times the time for which inputs are held beyond their other uses.
+    fn cost(&mut self, tensor: usize, chain: usize) -> Option<(f64, f64)> {
+        if let Some(cost) = self.known.get(&(tensor, chain)) {
+            return *cost;
+        }
+        let cost = self.cost_of_maker(tensor, chain);
+        self.known.insert((tensor, chain), cost);
+        cost
+    }
+
+    fn cost_of_maker(&mut self, tensor: usize, chain: usize) -> Option<(f64, f64)> {
+        let all = self.recomputation;
+        let kernel = &all.workload.kernels[all.maker(tensor, self.at)?];
+        let (mut spent_ns, mut held) = (kernel.duration_ns as f64, 0.0);
+        for &input in &kernel.reads {
+            let (more_ns, more) = self.cost_of_input(input, chain)?;
+            spent_ns += more_ns;
+            held += more;
+        }
+        Some((spent_ns, held))
+    }
+
+    fn cost_of_input(&mut self, input: usize, chain: usize) -> Option<(f64, f64)> {
+        let (all, at) = (self.recomputation, self.at);
+        let size_bytes = all.workload.tensors[input].size_bytes as f64;
+        if let Some(next) = all.next_read(input, at) {
+            return Some((0.0, size_bytes * (all.pressed_ns[next] - all.pressed_ns[at])));
+        }
+        if all.workload.tensors[input].persistent {
+            return Some((0.0, 0.0));
+        }
+        let last = all.touches[input].iter().rev().find(|touch| touch.kernel < at)?.kernel;
+        let kept = (0.0, size_bytes * (all.pressed_ns[at] - all.pressed_ns[last + 1]));
+        // A dead input is recomputed if that is allowed; otherwise it is kept until then.
+        let remade = if chain > 0 { self.cost(input, chain - 1) } else { None };
+        Some(remade.unwrap_or(kept))
     }
 }
 
@@ -195,7 +232,6 @@ impl Order<'_> {
                 chain > 0
                     && !all.workload.tensors[tensor].persistent
                     && self.remade[tensor].is_none_or(|remade| remade + FRESH < at)
-                    && all.price(tensor, at, chain - 1).is_some()
             }
         };
         if !dropped {

@@ -81,6 +81,55 @@ pub fn tangle(seed: u64, share: u64) -> Workload {
     workload
 }
 
+/// A workload of tensors of 1 MiB that do not persist, kernels of a microsecond without workspace, and a device that holds some of them.
+fn plain(
+    tensors: usize,
+    kernels: Vec<(Vec<usize>, Vec<usize>)>,
+    device_tensors: u64,
+    link_bytes_per_s: u64,
+) -> Workload {
+    let kernel =
+        |(reads, writes)| Kernel { name: "kernel".to_owned(), duration_ns: 1000, reads, writes, workspace_bytes: 0 };
+    Workload {
+        tensors: vec![Tensor { size_bytes: 1 << 20, persistent: false }; tensors],
+        kernels: kernels.into_iter().map(kernel).collect(),
+        machine: Machine {
+            device_memory_bytes: device_tensors << 20,
+            host_memory_bytes: 1 << 40,
+            link_bytes_per_s,
+            ssd_read_bytes_per_s: link_bytes_per_s,
+            ssd_write_bytes_per_s: link_bytes_per_s,
+        },
+    }
+}
+
+/// A chain of layers forward, each of which reads the tensor of the one before, then backward.
+pub fn there_and_back(layers: usize, device_tensors: u64, link_bytes_per_s: u64) -> Workload {
+    // The activations come first, then the gradients.
+    let mut kernels: Vec<(Vec<usize>, Vec<usize>)> = (0..layers).map(|layer| (vec![layer], vec![layer + 1])).collect();
+    kernels.push((vec![layers], vec![layers + 1]));
+    kernels.extend((0..layers).map(|back| (vec![layers - 1 - back, layers + 1 + back], vec![layers + 2 + back])));
+    plain(2 * layers + 2, kernels, device_tensors, link_bytes_per_s)
+}
+
+/// Layers of tensors that are each made from all tensors of the layer before; the last ones are read again much later.
+pub fn fan(layers: usize, width: usize) -> Workload {
+    let layer = |number: usize| (number * width..(number + 1) * width).collect::<Vec<usize>>();
+    let mut kernels: Vec<(Vec<usize>, Vec<usize>)> =
+        layer(0).into_iter().map(|tensor| (vec![], vec![tensor])).collect();
+    for number in 1..=layers {
+        kernels.extend(layer(number).into_iter().map(|tensor| (layer(number - 1), vec![tensor])));
+    }
+    let first = (layers + 1) * width;
+    kernels.push((layer(layers), vec![first]));
+    kernels.extend((first..first + 30).map(|tensor| (vec![tensor], vec![tensor + 1])));
+    kernels.push(([layer(layers), vec![first + 30]].concat(), vec![first + 31]));
+    let mut workload = plain(first + 32, kernels, 2 * width as u64 + 3, 1 << 40);
+    let large = workload.kernels.len() - 31;
+    workload.kernels[large..large + 30].iter_mut().for_each(|kernel| kernel.workspace_bytes = (2 * width as u64) << 20);
+    workload
+}
+
 fn push(workload: &mut Workload, random: &mut Random, name: &str, mut reads: Vec<usize>, mut writes: Vec<usize>) {
     reads.sort_unstable();
     writes.sort_unstable();

@@ -3,11 +3,11 @@
 use crate::bound::lower_bound_ns;
 use crate::launches::{plan_launches, recomputations};
 use crate::lru::demand_lru;
-use crate::planner::plan;
+use crate::planner::{in_order, plan, pressed};
 use crate::schedule::{MemorySpace, Schedule};
-use crate::testing::{network, tangle};
+use crate::testing::{fan, network, tangle, there_and_back};
 use crate::verify::verify;
-use crate::workload::Workload;
+use crate::workload::{MOST_BYTES, SwapError, Workload};
 
 fn workloads(count: u64) -> impl Iterator<Item = (String, Workload)> {
     let shares = [40, 0, 10, 70, 100];
@@ -132,6 +132,76 @@ fn changed_schedules_are_refused() {
 fn plans_are_deterministic() {
     for (name, workload) in workloads(1) {
         assert_eq!(plan(&workload, &mut |_| ()), plan(&workload, &mut |_| ()), "{name}");
+    }
+}
+
+/// Nothing can cross during the kernels alone, but all that is dropped can be computed again in no time.
+#[test]
+fn short_kernels_behind_a_slow_link_run_again_instead_of_waiting() {
+    let workload = there_and_back(10, 8, 1 << 30);
+    let account = verify(&workload, &plan(&workload, &mut |_| ()).unwrap()).unwrap();
+    assert!(account.recomputed_kernels > 0 && account.step_ns < 100 * workload.ideal_ns(), "{account:?}");
+    assert!(!recomputations(&workload).is_empty());
+}
+
+/// This takes very long if the cost of a tensor is found anew on each path to it.
+#[test]
+fn costs_of_tensors_made_from_many_are_found_once() {
+    for width in [3, 16] {
+        let workload = fan(10, width);
+        let pressed = pressed(&workload, &in_order(&workload));
+        assert!(pressed.contains(&true), "nothing is dropped, so no cost is asked for");
+        recomputations(&workload);
+    }
+}
+
+#[test]
+fn memories_without_limit_are_as_good_as_large_ones() {
+    for (name, mut workload) in workloads(10) {
+        workload.machine.host_memory_bytes = MOST_BYTES;
+        let large = plan(&workload, &mut |_| ());
+        workload.machine.host_memory_bytes = u64::MAX;
+        assert_eq!(plan(&workload, &mut |_| ()), large, "{name}");
+        for device_memory_bytes in [1 << 63, u64::MAX] {
+            workload.machine.device_memory_bytes = device_memory_bytes;
+            assert!(plan(&workload, &mut |_| ()).is_ok_and(|schedule| schedule.transfers.is_empty()), "{name}");
+        }
+    }
+}
+
+#[test]
+fn rates_and_lists_that_mean_nothing_are_refused() {
+    let refused = |workload: &Workload, words: &str| {
+        for error in [plan(workload, &mut |_| ()).err(), demand_lru(workload).err()] {
+            let Some(SwapError::Meaning { reason }) = error else { panic!("{words}: {error:?}") };
+            assert!(reason.contains(words), "{reason}");
+        }
+    };
+    let workload = network(1, 10);
+    // Gigabytes per second were meant.
+    let mut slow = workload.clone();
+    slow.machine.link_bytes_per_s = 16;
+    slow.tensors.iter_mut().for_each(|tensor| tensor.size_bytes <<= 10);
+    slow.machine.device_memory_bytes <<= 11;
+    refused(&slow, "link_bytes_per_s is 16; the");
+    let mut slow = workload.clone();
+    (slow.machine.ssd_write_bytes_per_s, slow.machine.host_memory_bytes) = (1, 0);
+    refused(&slow, "ssd_write_bytes_per_s is 1; the");
+    slow.machine.host_memory_bytes = 1 << 40;
+    assert_eq!(slow.validate(), Ok(()), "the SSD is not used");
+    let mut nominal = there_and_back(10, 22, 1);
+    nominal.machine.host_memory_bytes = 0;
+    for schedule in [plan(&nominal, &mut |_| ()), demand_lru(&nominal)] {
+        assert!(schedule.is_ok_and(|schedule| schedule.transfers.is_empty()), "nothing has to cross");
+    }
+    for (what, list) in [("reads", vec![3, 1]), ("reads", vec![2, 2]), ("writes", vec![3, 1])] {
+        let mut mixed = workload.clone();
+        let kernel = &mut mixed.kernels[0];
+        match what {
+            "reads" => kernel.reads = list,
+            _ => kernel.writes = list,
+        }
+        refused(&mixed, &format!("{what} must be in ascending order"));
     }
 }
 

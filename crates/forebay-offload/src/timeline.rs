@@ -16,13 +16,13 @@ pub struct Slot {
 
 /// The bytes that a link of this rate carries in this time, in whole transfer quanta.
 pub fn carried_bytes(time_ns: u64, bytes_per_s: u64, transfer_quantum_bytes: u64) -> u64 {
-    let bytes = (u128::from(time_ns) * u128::from(bytes_per_s) / 1_000_000_000) as u64;
+    let bytes = u64::try_from(u128::from(time_ns) * u128::from(bytes_per_s) / 1_000_000_000).unwrap_or(u64::MAX);
     bytes - bytes % transfer_quantum_bytes
 }
 
-/// How long a link of this rate takes to carry these bytes.
+/// How long a link of this rate takes to carry these bytes, at most [`u64::MAX`].
 pub fn carrying_ns(bytes: u64, bytes_per_s: u64) -> u64 {
-    (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(bytes_per_s)) as u64
+    u64::try_from((u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(bytes_per_s))).unwrap_or(u64::MAX)
 }
 
 /// The slots of a step, and which of them belong to which launch.
@@ -39,25 +39,26 @@ pub struct Timeline {
 impl Timeline {
     /// Creates the timeline of launches that each follow a wait. No slot is longer than `longest_ns`.
     pub fn new(durations_ns: &[u64], waits_ns: &[u64], longest_ns: u64) -> Timeline {
-        let mut timeline = Timeline { slots: Vec::new(), runs: Vec::new(), step_ns: 0 };
-        for (duration_ns, wait_ns) in durations_ns.iter().zip(waits_ns) {
-            // Within a wait, bytes leave before others take their place, which needs several slots.
-            timeline.extend(*wait_ns, longest_ns.min((wait_ns / 8).max(1)));
-            let first = timeline.slots.len();
-            timeline.extend((*duration_ns).max(1), longest_ns);
-            timeline.runs.push(first..timeline.slots.len());
-        }
-        timeline
+        Timeline::of(durations_ns, waits_ns, longest_ns, false)
     }
 
     /// The same as [`Timeline::new`], with two gates before each launch. Gates are slots of no length that can be widened: in the one
     /// before the wait, bytes leave; in the one after it, others come back.
     pub fn with_gates(durations_ns: &[u64], waits_ns: &[u64], longest_ns: u64) -> Timeline {
+        Timeline::of(durations_ns, waits_ns, longest_ns, true)
+    }
+
+    fn of(durations_ns: &[u64], waits_ns: &[u64], longest_ns: u64, has_gates: bool) -> Timeline {
         let mut timeline = Timeline { slots: Vec::new(), runs: Vec::new(), step_ns: 0 };
         for (duration_ns, wait_ns) in durations_ns.iter().zip(waits_ns) {
-            timeline.add_gate();
+            if has_gates {
+                timeline.add_gate();
+            }
+            // Within a wait, bytes leave before others take their place, which needs several slots.
             timeline.extend(*wait_ns, longest_ns.min((wait_ns / 8).max(1)));
-            timeline.add_gate();
+            if has_gates {
+                timeline.add_gate();
+            }
             let first = timeline.slots.len();
             timeline.extend((*duration_ns).max(1), longest_ns);
             timeline.runs.push(first..timeline.slots.len());

@@ -41,6 +41,9 @@ pub const DOUBT: f64 = 0.7;
 pub const FRESH: usize = 24;
 /// Moving must take this many times as long as recomputing.
 pub const WORTH: f64 = 1.25;
+/// If the step without recomputations takes more than this many times the time of its kernels, gaps between uses include its waits, so that
+/// bytes can cross in them. In other steps, gaps that are too short without waits are mostly bridged by keeping the bytes.
+pub const SLOW: u64 = 2;
 
 /// At first, bytes for the SSD stay on the device for at most one part in this many of the step.
 pub const LEAST_DWELL_LIMIT: u64 = 128;

@@ -177,6 +177,8 @@ struct Replay<'a> {
     schedule: &'a Schedule,
     /// For each kernel, the version of each tensor that it reads, as in the plain step.
     expected: Vec<Vec<Version>>,
+    /// The first kernel that touches each tensor in the plain step.
+    first_touch: Vec<Option<usize>>,
     /// The versions of tensors when a step starts.
     initial: Vec<Version>,
     device: Memory,
@@ -197,10 +199,17 @@ impl<'a> Replay<'a> {
     fn new(workload: &'a Workload, schedule: &'a Schedule) -> Replay<'a> {
         let (initial, expected) = reference(workload);
         let count = workload.tensors.len();
+        let mut first_touch = vec![None; count];
+        for (number, kernel) in workload.kernels.iter().enumerate() {
+            for &tensor in kernel.reads.iter().chain(&kernel.writes) {
+                first_touch[tensor].get_or_insert(number);
+            }
+        }
         Replay {
             workload,
             schedule,
             expected,
+            first_touch,
             initial,
             device: Memory::new("the device", workload.machine.device_memory_bytes, count),
             host: Memory::new("the host", workload.machine.host_memory_bytes, count),
@@ -399,7 +408,7 @@ impl<'a> Replay<'a> {
         for (&tensor, version) in reads {
             let whole = whole(workload, tensor);
             let born_here = version == Version::Input && self.device.holds_nothing(tensor) && !recomputation;
-            if born_here && self.is_first_touch(number, tensor) {
+            if born_here && self.first_touch[tensor] == Some(number) {
                 self.device.take(&whole, Some(version))?;
             }
             if whole.size_bytes > 0 && self.device.read(&whole)? != [(0, whole.size_bytes, Some(version))] {
@@ -414,13 +423,6 @@ impl<'a> Replay<'a> {
             self.device.take(&whole(workload, tensor), None)?;
         }
         self.device.grow(kernel.workspace_bytes)
-    }
-
-    /// Whether the kernel is the first one to touch the tensor in the plain step.
-    fn is_first_touch(&self, kernel: usize, tensor: usize) -> bool {
-        let touches =
-            |kernel: &crate::workload::Kernel| kernel.reads.contains(&tensor) || kernel.writes.contains(&tensor);
-        !self.workload.kernels[..kernel].iter().any(touches)
     }
 
     fn end_launch(&mut self, index: usize) -> Result<(), String> {

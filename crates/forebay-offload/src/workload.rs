@@ -5,6 +5,7 @@
 use std::fmt;
 
 use crate::schedule::MemorySpace;
+use crate::timeline::carrying_ns;
 
 /// A block of bytes that kernels touch as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +77,14 @@ pub struct Machine {
     pub ssd_read_bytes_per_s: u64,
     /// The rate at which the SSD is written.
     pub ssd_write_bytes_per_s: u64,
+}
+
+impl Machine {
+    /// The memory of the device and of the host as signed numbers, so that differences can be negative. No workload needs more than
+    /// [`MOST_BYTES`], so whatever a memory has beyond that is left out.
+    pub(crate) fn memories_bytes(&self) -> [i64; 2] {
+        [self.device_memory_bytes, self.host_memory_bytes].map(|bytes| bytes.min(MOST_BYTES) as i64)
+    }
 }
 
 /// One training step, repeated forever, on a machine.
@@ -163,7 +172,26 @@ impl Workload {
         for (index, kernel) in self.kernels.iter().enumerate() {
             self.validate_kernel(index, kernel)?;
         }
-        Ok(())
+        // Rates do not matter if nothing crosses: the device holds everything, and demand paging has nothing to load in its first step.
+        // Those of the SSD do not matter either if the host can hold everything.
+        let live_bytes = live_peak_bytes(self);
+        let persists = self.tensors.iter().any(|tensor| tensor.persistent);
+        let used = match (live_bytes > self.machine.device_memory_bytes, live_bytes > self.machine.host_memory_bytes) {
+            (false, _) if !persists => &rates[..0],
+            (_, false) => &rates[..1],
+            _ => &rates[..],
+        };
+        let bytes: u64 = self.tensors.iter().map(|tensor| tensor.size_bytes).sum();
+        let is_too_slow = |(_, rate): &&(&str, u64)| carrying_ns(bytes, *rate) > MOST_BYTES;
+        match used.iter().find(is_too_slow) {
+            Some((name, rate)) => Err(SwapError::Meaning {
+                reason: format!(
+                    "{name} is {rate}; the {bytes} bytes of all tensors would take more than {MOST_BYTES} ns to cross; rates are in \
+                     bytes per second"
+                ),
+            }),
+            None => Ok(()),
+        }
     }
 
     fn validate_kernel(&self, index: usize, kernel: &Kernel) -> Result<(), SwapError> {
@@ -175,6 +203,13 @@ impl Workload {
                 self.tensors.len()
             );
             return Err(SwapError::Meaning { reason });
+        }
+        for (what, list) in [("reads", &kernel.reads), ("writes", &kernel.writes)] {
+            if !list.is_sorted_by(|left, right| left < right) {
+                let reason =
+                    format!("kernel {index} '{}': {what} must be in ascending order without duplicates", kernel.name);
+                return Err(SwapError::Meaning { reason });
+            }
         }
         let needed_bytes = self.working_set_bytes(kernel);
         if needed_bytes > self.machine.device_memory_bytes {

@@ -58,7 +58,7 @@ pub fn accumulate(program: &Program, batch: &BTreeSet<String>, parts: u64) -> Op
         source: 0,
     };
     of_batch().for_each(|input| building.images.note_input(&input.operand));
-    let (before, updates) = program.launches.split_at(program.update_start.min(program.launches.len()));
+    let (before, updates) = program.phases();
     for (source, launch) in before.iter().enumerate() {
         building.source = source;
         building.add(launch);

@@ -7,7 +7,7 @@ use crate::tuning::{LATENCY_PARTS, SMALL_PARTS};
 
 /// Returns, for each chunk, whether it is always resident: the smallest chunks are, as long as every launch has room next to them.
 pub fn always_resident(live: &Liveness, costs: &Costs, capacity_bytes: u64) -> Vec<bool> {
-    let needed_bytes = live.needed_bytes().into_iter().max().unwrap_or(0);
+    let needed_bytes = live.most_needed_bytes();
     let mut room_bytes = (capacity_bytes / SMALL_PARTS).min(capacity_bytes.saturating_sub(needed_bytes));
     let latency_bytes =
         [costs.link.to_device, costs.link.from_device].map(|way| way.latency_ns as f64 * way.bytes_per_ns());
@@ -68,7 +68,7 @@ mod tests {
         let lost_bytes = vec![capacity_bytes; program.launches.len()];
         let residency = residency(&program, &live, &costs, limit, &lost_bytes, &Leaving::Anything);
         assert!(residency.backing_on_device[bias] && !residency.backing_on_device[weight]);
-        let needed_bytes = live.needed_bytes().into_iter().max().unwrap();
+        let needed_bytes = live.most_needed_bytes();
         assert_eq!(
             always_resident(&live, &costs, needed_bytes),
             vec![false; live.chunks.len()],

@@ -23,6 +23,7 @@ use crate::arena::{PiecesByTime, item};
 use crate::cost::Costs;
 use crate::host_launches::{HOST_LAUNCH_ALIGNMENT_BYTES, host_launch_bytes};
 use crate::liveness::{Chunk, Liveness, Owner};
+use crate::profile::{Profile, bytes_of_profile};
 use crate::residency::{Residency, launch_starts};
 use crate::tuning::HELD_PERCENT;
 
@@ -163,7 +164,8 @@ pub fn backing_stores(
         let within = Packing { capacity_bytes: Some(room_bytes), ..parts };
         pack(live, &host_times, within, |chunk| on_host(kept, chunk))
     };
-    let attempts = HELD_PERCENT.iter().map(|percent| choice.keep(live, room_bytes / 100 * percent));
+    let share = |percent: u64| (u128::from(room_bytes) * u128::from(percent) / 100) as u64;
+    let attempts = HELD_PERCENT.iter().map(|&percent| choice.keep(live, share(percent)));
     let found = attempts.filter_map(|kept| fits(&kept).map(|host| (kept, host))).next();
     let (kept, host) = found.unwrap_or_else(|| {
         let kept = vec![false; live.chunks.len()];
@@ -276,7 +278,7 @@ struct Choice {
     /// For each chunk that takes turns on disk and that launches touch in host memory, the range of these launches.
     staged: Vec<Option<Range<u32>>>,
     /// For each launch, the bytes that the host holds in any case.
-    taken: Vec<u64>,
+    taken: Profile,
     /// The chunks that may be in either place. Those that save the most disk time per byte and nanosecond held come first.
     order: Vec<(usize, Range<usize>)>,
 }
@@ -311,21 +313,22 @@ impl Choice {
         };
         let staged: Vec<Option<Range<u32>>> = live.chunks.iter().zip(&stands).map(staged).collect();
         let starts = launch_starts(costs);
-        let mut taken = vec![0; live.launch_count.max(1)];
+        let mut taken = Profile::new(&vec![0; live.launch_count.max(1)]);
         let mut order = Vec::new();
         for (index, time) in times.iter().enumerate() {
             let Some(time) = time.as_ref().map(|time| time.start as usize..time.end as usize) else { continue };
             let bytes = host_bytes(live, index);
+            let mut take = |time: &Range<usize>| taken.add(time.start, time.end, bytes_of_profile(bytes));
             match stands[index] {
-                Stand::Host => taken[time].iter_mut().for_each(|taken| *taken += bytes),
+                Stand::Host => take(&time),
                 Stand::Either | Stand::ModelFiles => {
                     let held_ns = starts[time.end.min(starts.len() - 1)] - starts[time.start];
                     let density = disk_ns[index] as f64 / (bytes.max(1) as f64 * (held_ns as f64 + 1.0));
                     order.push((density, index, time));
                 }
                 Stand::Turns => {
-                    let time = staged[index].iter().flat_map(|time| time.start as usize..time.end as usize);
-                    time.for_each(|launch| taken[launch] += bytes);
+                    let staged = staged[index].as_ref().map(|time| time.start as usize..time.end as usize);
+                    staged.iter().for_each(take);
                 }
             }
         }
@@ -336,12 +339,12 @@ impl Choice {
     /// Returns, for each chunk, whether it stays on the host although it does not have to, within `room_bytes`.
     fn keep(&self, live: &Liveness, room_bytes: u64) -> Vec<bool> {
         let mut kept = vec![false; self.stands.len()];
-        let mut taken = self.taken.clone();
+        let (mut taken, room_bytes) = (self.taken.clone(), bytes_of_profile(room_bytes));
         for (index, time) in &self.order {
-            let bytes = host_bytes(live, *index);
-            if taken[time.clone()].iter().all(|&taken| taken + bytes <= room_bytes) {
+            let bytes = bytes_of_profile(host_bytes(live, *index));
+            if taken.most(time.start, time.end).saturating_add(bytes) <= room_bytes {
                 kept[*index] = true;
-                taken[time.clone()].iter_mut().for_each(|taken| *taken += bytes);
+                taken.add(time.start, time.end, bytes);
             }
         }
         kept

@@ -35,11 +35,12 @@ use std::collections::BTreeMap;
 
 use forebay_base::{ByteRange, Command};
 
+use crate::backing_stores::HOST;
 use crate::cost::{Costs, workers_for_launches};
 use crate::emit::COMPUTE;
 use crate::liveness::{Chunk, Liveness, Owner};
 use crate::order::Ordered;
-use crate::plan::Plan;
+use crate::plan::{BackingLocation, Plan};
 use crate::residency::{Kind, kinds};
 use crate::ways::LinkDirection;
 use forebay_offload::bound::{Block, Origin, Passage, Passages, Position, Prices, Problem, Touch, Workers, Written};
@@ -81,12 +82,15 @@ fn problem(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capac
     for operand in program.outputs.iter().map(|named| &named.operand) {
         outputs.entry(Owner::Buffer(operand.buffer)).or_default().push(operand.range());
     }
-    let sum = |is_counted: &dyn Fn(&Chunk, Kind) -> bool| {
+    let sum = |is_counted: &dyn Fn(&Chunk, Kind) -> bool| -> u64 {
         let counted = live.chunks.iter().zip(&kinds).filter(|(chunk, kind)| is_counted(chunk, **kind));
         counted.map(|(chunk, _)| chunk.range.len()).sum()
     };
-    // Lent memory crosses no link.
-    let lends = plan.statistics.lent_bytes > 0;
+    // What is lent, or written and read on the device, crosses no link.
+    let on_host = |found: &[BackingLocation]| -> u64 {
+        let regions = found.iter().flat_map(|backing| &backing.pieces).map(|(_, region)| region);
+        regions.filter(|region| region.memory == HOST).map(|region| region.range.len()).sum()
+    };
     Problem {
         blocks: live.chunks.iter().zip(&kinds).map(|(chunk, &kind)| block(kind, chunk, &places, &spans)).collect(),
         positions: machine.positions(live, &needs, &places, &spans),
@@ -97,8 +101,8 @@ fn problem(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capac
         disk: machine.disk,
         both: machine.both,
         shares: machine.shares,
-        given_bytes: if lends { 0 } else { sum(&is_given) },
-        taken_bytes: if lends { 0 } else { sum(&|chunk, kind| is_taken(&outputs, chunk, kind)) },
+        given_bytes: sum(&is_given).min(on_host(&plan.inputs)),
+        taken_bytes: sum(&|chunk, kind| is_taken(&outputs, chunk, kind)).min(on_host(&plan.outputs)),
         workers: machine.workers(),
         rounding_ns: machine.rounding_ns(plan),
     }

@@ -5,7 +5,7 @@ use forebay_base::{ByteRange, DataType, Kernel, Limits};
 use forebay_model::program::{Program, ProgramLaunch};
 
 use crate::machine::{HOST_LAUNCH_NS, HostProcessor, MachineDescription};
-use crate::ways::{Disk, Link, LinkDirection};
+use crate::ways::{Disk, LONGEST_NS, Link, LinkDirection};
 
 /// The durations that planning works with. Plans are a function of them, so they are plain data that can be saved.
 #[derive(Clone, Debug, PartialEq)]
@@ -111,8 +111,9 @@ pub fn estimate_on(program: &Program, machine: &MachineDescription) -> Costs {
         let (start_ns, work_ns) = (start_ns(launch) as f64, work_ns(launch));
         ((start_ns + work_ns * workers_of(launch)) / (start_ns + work_ns).max(1.0)).max(1.0)
     };
+    let duration_ns = |launch: &ProgramLaunch| start_ns(launch) + (work_ns(launch) as u64).min(LONGEST_NS);
     Costs {
-        launch_ns: program.launches.iter().map(|launch| start_ns(launch) + work_ns(launch) as u64).collect(),
+        launch_ns: program.launches.iter().map(duration_ns).collect(),
         launch_workers: program.launches.iter().map(mean_workers).collect(),
         workers,
         host_workers,

@@ -13,8 +13,9 @@ mod conversions;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use forebay_base::kernel::facts::OperandRef;
 use forebay_base::kernel::{Activation, UnaryOp};
-use forebay_base::{Kernel, TensorDesc};
+use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch};
 
 /// Returns the program with fused kernels: a launch whose work another launch can do as well is removed, and the launch that now does both
@@ -123,6 +124,12 @@ fn fuse_activations(program: &mut Program, removed: &mut [bool], activation: imp
         let Ok(desc) = TensorDesc::packed(output.desc.data_type(), first.desc.sizes()) else { continue };
         let output = Operand { desc, ..output.clone() };
         let launch = &mut program.launches[index];
+        // What is rounded before the function stays rounded, and only some kernels can round their results after it.
+        let (before, after) = (first.desc.data_type(), output.desc.data_type());
+        let rounds = launch.kernel.facts().sixteen_bit.includes(OperandRef::Write(0));
+        if before != after && !(rounds && before == DataType::Float32) {
+            continue;
+        }
         if ![&first, &output].iter().all(|operand| launch.kernel.can_apply(applied, operand.desc.data_type())) {
             continue;
         }
@@ -145,6 +152,11 @@ fn fuse_relu_gradients(program: &mut Program, removed: &mut [bool]) {
         let Some(reader) = uses.only_reader(program, &activation.writes[0]) else { continue };
         let follower = &program.launches[reader];
         if follower.reads[0] != activation.writes[0] || !gradient.desc.is_packed() {
+            continue;
+        }
+        // What is rounded before the normalisation stays rounded.
+        let (before, after) = (gradient.desc.data_type(), activation.writes[0].desc.data_type());
+        if before != after && before.computed_in() != after {
             continue;
         }
         let forward = uses.writers.get(&with_relu.buffer).into_iter().flatten();

@@ -29,14 +29,22 @@ pub fn update_on_host(program: &mut Program) {
         operands.for_each(|operand| touching[operand.buffer.0 as usize].push(index));
     }
     let mut on_host: Vec<bool> = (0..count).map(|launch| may_serve(program, launch)).collect();
-    loop {
-        let is_of_host = |buffer: BufferId| touching[buffer.0 as usize].iter().all(|&launch| on_host[launch]);
-        let stays = |launch: usize| on_host[launch] && stays(program, launch, is_of_host);
-        let kept: Vec<bool> = (0..count).map(stays).collect();
-        if kept == on_host {
-            break;
+    // Buffers of a launch that leaves the host are no longer the host's, so that others that touch them may have to leave, too.
+    let mut leaving: Vec<usize> = (0..count).filter(|&launch| !on_host[launch]).collect();
+    let mut is_of_host = vec![true; program.buffers.len()];
+    while let Some(left) = leaving.pop() {
+        for operand in program.launches[left].reads.iter().chain(&program.launches[left].writes) {
+            let buffer = operand.buffer.0 as usize;
+            if !std::mem::take(&mut is_of_host[buffer]) {
+                continue;
+            }
+            for &launch in &touching[buffer] {
+                if on_host[launch] && !stays(program, launch, |buffer| is_of_host[buffer.0 as usize]) {
+                    on_host[launch] = false;
+                    leaving.push(launch);
+                }
+            }
         }
-        on_host = kept;
     }
     for (launch, on_host) in program.launches.iter_mut().zip(on_host) {
         launch.in_host_memory = on_host;

@@ -1,7 +1,8 @@
 //! The planner: passes that turn a program into a plan of commands, ahead of time. They are pure: they use no device and no clock.
 //!
 //! ```text
-//! Program -> fuse -> order -> alias -> liveness -> residency -> stores -> stretch -> schedule -> arena -> emit (barriers) -> split -> Plan -> check, simulate
+//! Program -> fuse -> distribute -> accumulate -> partition -> order -> alias -> liveness -> residency ->
+//!   backing stores -> widen -> schedule -> arena -> emit -> split barriers -> Plan -> check, simulate
 //! ```
 //!
 //! | module | pass |
@@ -11,6 +12,7 @@
 //! | [`mod@distribute`] | divides a program among several processes, each with its share of a batch |
 //! | [`dependences`] | which launches must come after which others |
 //! | [`order`] | groups launches that do not need each other, so that they run side by side |
+//! | [`orders`] | the orders that were chosen, for programs that differ only in sizes |
 //! | [`early_updates`] | runs updates as early as possible |
 //! | [`alias`] | outputs take over inputs that are no longer needed |
 //! | [`liveness`] | when each buffer is used |
@@ -66,6 +68,7 @@ pub mod loans;
 pub mod machine;
 pub mod network;
 pub mod order;
+pub mod orders;
 pub mod paging;
 pub mod partition;
 mod parts;
@@ -95,5 +98,5 @@ pub use order::LaunchOrder;
 pub use paging::{Paging, page};
 pub use parts::costs_of_parts;
 pub use plan::{BackingLocation, Plan};
-pub use planner::{PlanOptions, choose_groups, plan, plan_in_groups, plan_unless_stopped};
+pub use planner::{PlanOptions, choose_groups, plan, plan_in_groups, plan_unless_stopped, smallest_budget};
 pub use saved_costs::SavedCosts;

@@ -138,6 +138,11 @@ impl Liveness {
         needed_bytes
     }
 
+    /// Returns the most bytes that any launch needs at once.
+    pub fn most_needed_bytes(&self) -> u64 {
+        self.needed_bytes().into_iter().max().unwrap_or(0)
+    }
+
     /// Merges accesses of host memory into the others, for code that considers the order of launches.
     #[must_use]
     pub fn with_all_accesses(mut self) -> Liveness {

@@ -273,6 +273,17 @@ mod tests {
     }
 
     #[test]
+    fn on_the_slowest_machine_a_launch_takes_a_day() {
+        let (_, text) = BUILT_IN[2];
+        let rate = "\nmemory_bytes_per_second = ";
+        assert!(text.contains(rate));
+        let machine = MachineDescription::parse(&text.replacen(rate, &format!("{rate}1e3 # "), 1)).unwrap();
+        let program = crate::testing::training_program(1 << 44, &[(forebay_model::program::Role::Parameter, 0)]);
+        let launch_ns = crate::cost::estimate_on(&program, &machine).launch_ns;
+        assert_eq!(launch_ns.iter().max(), Some(&(machine.launch_ns + crate::ways::LONGEST_NS)));
+    }
+
+    #[test]
     fn types_without_a_rate_take_that_of_float32() {
         let h200 = MachineDescription::built_in("h200").unwrap();
         assert!(h200.operations_per_second(DataType::Float16) > h200.operations_per_second(DataType::Float32));

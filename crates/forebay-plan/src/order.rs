@@ -16,13 +16,14 @@
 
 mod holdings;
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use forebay_model::program::{Operand, Program, Role};
 
 use crate::dependences::Dependences;
-use crate::liveness::Liveness;
-use crate::profile::Profile;
+use crate::liveness::{Liveness, liveness};
+use crate::profile::{Profile, bytes_of_profile};
 use holdings::Holdings;
 
 /// The most launches with met dependences that are considered for one group.
@@ -98,7 +99,7 @@ pub struct Choice {
 
 impl Choice {
     fn limit(&self) -> i64 {
-        i64::try_from(self.limit_bytes).unwrap_or(i64::MAX)
+        bytes_of_profile(self.limit_bytes)
     }
 }
 
@@ -106,6 +107,27 @@ impl Choice {
 /// inputs. Launches of the update phase come after all others.
 pub fn group(program: &Program, live: &Liveness, choice: Choice) -> Vec<Vec<usize>> {
     group_up_to(program, live, &Dependences::all(live), choice, usize::MAX).groups.unwrap_or_default()
+}
+
+/// Returns whether a program can be planned in these groups: each launch is in one of them, behind everything that it depends on, and
+/// launches of the update phase come last. Groups that were chosen for a model at some sizes usually suit it at others.
+pub fn suits(program: &Program, groups: &[Vec<usize>]) -> bool {
+    let count = program.launches.len();
+    let mut number = vec![None; count];
+    let mut updates = false;
+    for (index, group) in groups.iter().enumerate() {
+        for &launch in group {
+            let is_update = launch >= program.update_start;
+            if launch >= count || number[launch].replace(index).is_some() || (updates && !is_update) {
+                return false;
+            }
+            updates = is_update;
+        }
+    }
+    let dependences = Dependences::all(&liveness(program, false));
+    let is_before = |launch: usize, after: &usize| number[launch] < number[*after];
+    number.iter().all(Option::is_some)
+        && (0..count).all(|launch| dependences.successors[launch].iter().all(|after| is_before(launch, after)))
 }
 
 /// A program's launches in groups, and the choices that all lead to these groups.
@@ -199,6 +221,9 @@ fn sort_within(program: &Program, dependences: &Dependences, groups: &mut [Vec<u
     }
 }
 
+/// Whether a launch is of the update phase, the length of the longest chain that starts with it, and its position in file order.
+type Priority = (bool, Reverse<usize>, usize);
+
 /// The state while groups are filled.
 struct GroupBuilder<'a> {
     dependences: &'a Dependences,
@@ -210,7 +235,7 @@ struct GroupBuilder<'a> {
     /// By launch: the number of its dependences that have not run.
     missing: Vec<usize>,
     /// Launches whose dependences have run: by phase, then longest chain first, then file order.
-    ready: BTreeSet<(bool, std::cmp::Reverse<usize>, usize)>,
+    ready: BTreeSet<Priority>,
     /// Launches that have not run, in file order.
     waiting: BTreeSet<usize>,
     update_start: usize,
@@ -247,9 +272,12 @@ impl<'a> GroupBuilder<'a> {
         builder
     }
 
+    fn priority(&self, launch: usize) -> Priority {
+        (launch >= self.update_start, Reverse(self.chains[launch]), launch)
+    }
+
     fn enter(&mut self, launch: usize) {
-        let key = (launch >= self.update_start, std::cmp::Reverse(self.chains[launch]), launch);
-        self.ready.insert(key);
+        self.ready.insert(self.priority(launch));
     }
 
     /// Returns the next group; `None` when everything has run. The first waiting launch can always run: everything it depends on precedes
@@ -322,7 +350,7 @@ impl<'a> GroupBuilder<'a> {
     fn run(&mut self, launch: usize) {
         self.shift(launch, 1);
         self.profile.add(launch, launch + 1, i64::MIN / 4);
-        self.ready.remove(&(launch >= self.update_start, std::cmp::Reverse(self.chains[launch]), launch));
+        self.ready.remove(&self.priority(launch));
         self.waiting.remove(&launch);
         self.before_update -= usize::from(launch < self.update_start);
         self.holdings.run(launch);
@@ -334,7 +362,6 @@ mod tests {
     use super::holdings::{Kind, kind};
     use super::*;
     use crate::alias::alias_in_any_order;
-    use crate::liveness::liveness;
     use crate::testing::{ProgramBuilder, Random, random_training_program};
     use forebay_base::Kernel;
     use forebay_base::kernel::UnaryOp;
@@ -399,6 +426,7 @@ mod tests {
                 let limit_bytes = file_peak + random.below(4) * live.needed_bytes()[0];
                 let groups = group(&program, &live, Choice { limit_bytes, window, lazy });
                 let mut number = vec![usize::MAX; live.launch_count];
+                assert!(suits(&program, &groups), "seed {seed}");
                 let order: Vec<usize> = groups.iter().flatten().copied().collect();
                 for (index, group) in groups.iter().enumerate() {
                     for &launch in group {

@@ -80,11 +80,19 @@ fn once(program: &Program, limit_bytes: u64) -> Option<Partition> {
     Some(Partition { program: Program { buffers, launches, update_start, ..program.clone() }, sources, earlier: None })
 }
 
-/// Returns the smallest limit that can be kept: the bytes that the most demanding launch touches in the finest partition.
+/// Returns the smallest limit that can be kept: the bytes that the most demanding launch touches in the finest partition. Parts of a launch
+/// are alike, so only the largest is cut along further axes.
 pub fn least_limit_bytes(program: &Program) -> u64 {
-    let finest = partition(program, 0);
-    let launches = &finest.as_ref().map_or(program, |finest| &finest.program).launches;
-    launches.iter().map(touched_bytes).max().unwrap_or(0)
+    let building = building(program, 0);
+    let mut largest: BTreeMap<(usize, &str), (u64, &ProgramLaunch)> = BTreeMap::new();
+    for Placed { launch, source, .. } in &building.launches {
+        let own = (touched_bytes(launch), launch);
+        let most = largest.entry((*source, launch.kernel.name())).or_insert(own);
+        if own.0 > most.0 {
+            *most = own;
+        }
+    }
+    largest.into_values().map(|(_, launch)| again::least_bytes(launch)).max().unwrap_or(0)
 }
 
 /// Collects all launches; those that touch too many bytes are in parts.

@@ -68,9 +68,9 @@ pub struct Statistics {
     pub device_peak_bytes: u64,
     /// Heap bytes that the unlimited plan of the same program takes.
     pub in_core_peak_bytes: u64,
-    /// The smallest budget for which there is a plan.
+    /// The smallest budget for which there is a plan; 0 if it was left out (`PlanOptions::omits_minimum`).
     pub minimum_budget_bytes: u64,
-    /// The launch that sets the smallest budget.
+    /// The launch that sets the smallest budget; empty if it was left out.
     pub minimum_launch: String,
     /// Whether the search for the plan ended before it had tried everything: a longer search might have found a faster plan.
     pub search_ended_early: bool,

@@ -37,7 +37,7 @@ use crate::shared::separate;
 use crate::simulate::simulate;
 use crate::split::split_barriers;
 use crate::widen::{Route, widen};
-use candidate::{Candidate, check_sizes, minimum_budget};
+use candidate::{Candidate, Candidates, check_sizes, minimum_budget};
 use cutting::Cutting;
 use work::Work;
 
@@ -57,8 +57,8 @@ pub struct PlanOptions {
     /// The order in which launches are planned.
     pub order: LaunchOrder,
     /// Whether host and device are one memory. In that case a copy from one to the other frees nothing, and what the device budget cannot
-    /// hold is recomputed. Inputs are written where launches read them, and outputs are read where launches write them if no update comes
-    /// after.
+    /// hold is recomputed. Within a budget, even one that holds everything, inputs are written where launches read them, and outputs are
+    /// read where launches write them if no update comes after.
     pub one_pool: bool,
     /// Whether inputs and outputs stay in the caller's memory if nothing has to leave the device and nothing lasts beyond the step. In that
     /// case they take no device memory and are not copied.
@@ -66,6 +66,11 @@ pub struct PlanOptions {
     /// Whether the error for a budget that one pool cannot keep names the smallest budget that it can keep, which takes as long to find as
     /// several plans. Otherwise the error names what the largest launch needs.
     pub names_least: bool,
+    /// Whether [`Statistics::minimum_budget_bytes`] and its launch are left out (0 and empty) if the plan needs no budget. Stating them
+    /// ([`smallest_budget`]) can take longer than planning.
+    ///
+    /// [`Statistics::minimum_budget_bytes`]: crate::plan::Statistics::minimum_budget_bytes
+    pub omits_minimum: bool,
     /// Whether the search for a program of more than 500 launches ends with the first plan that it finds
     /// ([`Statistics::search_ended_early`] says whether it did).
     ///
@@ -143,25 +148,18 @@ pub fn plan_unless_stopped(
     let lends = options.lends && options.device_budget_bytes.is_none() && options.host_budget_bytes.is_none();
     let work = Work::new(program.launches.len(), options.brief, stop);
     let planner = Planner { shared, lends, ..Planner::new(program, limits, costs, &work) };
-    let in_file_order = planner.in_core(&file)?;
     let reordered = groups.map(|groups| Candidate::new(Ordered::by_groups(program, groups), costs));
-    let in_core = match &reordered {
-        Some(candidate) => planner.in_core_groups(candidate, &in_file_order)?.unwrap_or(in_file_order),
-        None => in_file_order,
-    };
     // Updates on the host run alongside the backward pass if they begin early.
     let early = if updates_on_host(program) { Candidate::early(program, options.order, costs) } else { None };
-    let early_in_core = early.as_ref().map(|early| planner.in_core(early)).transpose()?;
-    let (in_core, early) = match early_in_core {
-        Some(plan) if planner.predicted(&plan) < planner.predicted(&in_core) => (plan, early),
-        _ => (in_core, None),
-    };
+    let candidates = Candidates { file: &file, early: early.as_ref(), reordered: reordered.as_ref() };
+    let (in_core, in_core_candidate) = planner.fastest_in_core(candidates)?;
     let mut in_core = split_barriers(in_core, COMPUTE, costs);
     let (in_core_peak_bytes, in_core_predicted_ns) =
         (in_core.statistics.device_peak_bytes, planner.predicted(&in_core));
     in_core.statistics.predicted_ns = in_core_predicted_ns;
-    let in_core_candidate = early.as_ref().or(reordered.as_ref()).unwrap_or(&file);
-    let within = options.device_budget_bytes.filter(|&budget_bytes| in_core_peak_bytes > budget_bytes);
+    // In one pool, copies of inputs would be in the same memory, even if everything fits.
+    let within =
+        options.device_budget_bytes.filter(|&budget_bytes| options.one_pool || in_core_peak_bytes > budget_bytes);
     // What updates on the host need there may have to go to disk, no matter how much the device holds.
     let exceeds_host = options.host_budget_bytes.is_some_and(|bytes| in_core.statistics.host_bytes > bytes);
     let spills = options.spill && exceeds_host && updates_on_host(program);
@@ -170,12 +168,24 @@ pub fn plan_unless_stopped(
         let unshared = PlanOptions { shared: None, ..options.clone() };
         return plan_unless_stopped(program, groups, &unshared, limits, costs, stop);
     }
-    // No budget is smaller than one tile. If whole launches fit in a tile, parts cannot lower the smallest budget, and nothing is cut
-    // without a budget.
-    let is_least = within.is_none() && minimum_budget_bytes <= limits.tile_size_bytes;
-    let finest = match is_least {
-        true => None,
-        false => Cutting::new(program, least_limit_bytes(program), limits, costs),
+    // In one pool, inputs in place may make room for everything.
+    let in_place = match within.filter(|_| options.one_pool) {
+        Some(budget_bytes) => {
+            let planner = Planner { one_pool: true, in_core_ns: in_core_predicted_ns, ..planner };
+            let (plan, candidate) = planner.fastest_in_core(candidates)?;
+            let peak_bytes = plan.statistics.device_peak_bytes;
+            let fits = peak_bytes <= budget_bytes;
+            let bounded = || with_bound(planner.with_split_barriers(plan), candidate, u64::MAX, options);
+            Some((peak_bytes, fits.then(bounded)))
+        }
+        None => None,
+    };
+    // What fits whole is not cut.
+    let cuts_any = within.is_some() && !matches!(in_place, Some((_, Some(_))));
+    let states_minimum = cuts_any || !options.omits_minimum;
+    let finest = match cuts_any || (states_minimum && parts_may_need_less(minimum_budget_bytes, limits)) {
+        true => Cutting::new(program, least_limit_bytes(program), limits, costs),
+        false => None,
     };
     let whole_minimum = (minimum_budget_bytes, minimum_launch);
     let (minimum_budget_bytes, minimum_launch) =
@@ -188,12 +198,16 @@ pub fn plan_unless_stopped(
         Some(budget_bytes) => {
             let planner = Planner { in_core_ns: in_core_predicted_ns, ..planner };
             let capacity_bytes = budget_bytes / limits.tile_size_bytes * limits.tile_size_bytes;
-            if options.one_pool {
-                let planner = Planner { one_pool: true, thorough: true, ..planner };
-                planner.within_one_pool(&file, finest.as_ref(), minimum_budget_bytes..in_core_peak_bytes, options)?
-            } else {
-                let whole = (whole_minimum.0 <= budget_bytes).then_some((&file, reordered.as_ref()));
-                planner.within_budget(whole, finest, capacity_bytes, options)?
+            match in_place {
+                Some((_, Some(plan))) => plan,
+                Some((in_place_bytes, None)) => {
+                    let planner = Planner { one_pool: true, thorough: true, ..planner };
+                    planner.within_one_pool(&file, finest.as_ref(), minimum_budget_bytes..in_place_bytes, options)?
+                }
+                None => {
+                    let whole = (whole_minimum.0 <= budget_bytes).then_some((&file, reordered.as_ref()));
+                    planner.within_budget(whole, finest, capacity_bytes, options)?
+                }
             }
         }
         None => with_bound(in_core, in_core_candidate, u64::MAX, options),
@@ -201,8 +215,9 @@ pub fn plan_unless_stopped(
     let statistics = &mut plan.statistics;
     statistics.in_core_peak_bytes = in_core_peak_bytes;
     statistics.in_core_predicted_ns = in_core_predicted_ns;
-    statistics.minimum_budget_bytes = minimum_budget_bytes;
-    statistics.minimum_launch = minimum_launch;
+    if states_minimum {
+        (statistics.minimum_budget_bytes, statistics.minimum_launch) = (minimum_budget_bytes, minimum_launch);
+    }
     statistics.fewest_barriers = fewest_barriers(program);
     statistics.search_ended_early = work.ended_early();
     if let Some(layout) = shared {
@@ -219,6 +234,23 @@ pub fn plan_unless_stopped(
         check(program, partition.as_ref(), &plan)?;
     }
     Ok(plan)
+}
+
+/// Returns the smallest budget for which a program has a plan, and the launch that sets it, as [`Statistics`] of its plans state them.
+///
+/// [`Statistics`]: crate::plan::Statistics
+pub fn smallest_budget(program: &Program, limits: &Limits, costs: &Costs) -> (u64, String) {
+    let whole = minimum_budget(&Candidate::new(Ordered::as_it_comes(program.clone()), costs), limits);
+    if !parts_may_need_less(whole.0, limits) {
+        return whole;
+    }
+    let finest = Cutting::new(program, least_limit_bytes(program), limits, costs);
+    finest.iter().map(|cutting| minimum_budget(&cutting.file, limits)).fold(whole, least)
+}
+
+/// Returns whether launches in parts may have a smaller minimum budget than whole launches: no budget is smaller than one tile.
+fn parts_may_need_less(minimum_budget_bytes: u64, limits: &Limits) -> bool {
+    minimum_budget_bytes > limits.tile_size_bytes
 }
 
 /// Adds the budgets and the lower bound to a plan.
@@ -423,6 +455,27 @@ impl Planner<'_> {
         self.attempt(file, &file.live, UNLIMITED, false, u64::MAX)?
             .ok_or_else(|| PlanError::Check { reason: "no placement was found in an unlimited arena".to_string() })
     }
+
+    /// Returns the plan without a budget, and what it runs: with the fewest barriers if file order takes no less memory, or with early
+    /// updates if that is faster.
+    fn fastest_in_core<'v>(
+        &self,
+        Candidates { file, early, reordered }: Candidates<'v>,
+    ) -> Result<(Plan, &'v Candidate), PlanError> {
+        let mut best = (self.in_core(file)?, file);
+        if let Some(candidate) = reordered
+            && let Some(plan) = self.in_core_groups(candidate, &best.0)?
+        {
+            best = (plan, candidate);
+        }
+        if let Some(candidate) = early {
+            let plan = self.in_core(candidate)?;
+            if self.predicted(&plan) < self.predicted(&best.0) {
+                best = (plan, candidate);
+            }
+        }
+        Ok(best)
+    }
 }
 
 #[cfg(test)]
@@ -497,6 +550,36 @@ mod tests {
     }
 
     #[test]
+    fn a_launch_that_the_device_cannot_hold_runs_in_parts() {
+        let program = training_program(36 << 16, &[(Role::Parameter, 0)]);
+        let costs = estimate(&program, &limits());
+        let least_bytes = plan(&program, &options(None), &limits(), &costs).unwrap().statistics.minimum_budget_bytes;
+        let needed_bytes = crate::liveness::liveness(&program, false).most_needed_bytes();
+        let small = |memory_bytes| Limits { memory_bytes, ..limits() };
+        let memory_bytes = (least_bytes + needed_bytes) / 2;
+        assert!(memory_bytes < needed_bytes, "{least_bytes} {needed_bytes}");
+        let found = plan(&program, &options(Some(memory_bytes)), &small(memory_bytes), &costs).unwrap().statistics;
+        assert!(found.launches_cut > 0 && found.device_peak_bytes <= memory_bytes, "{found:?}");
+        let error = plan(&program, &options(None), &small(least_bytes / 4), &costs).unwrap_err().to_string();
+        assert!(error.contains("in the smallest parts"), "{error}");
+    }
+
+    #[test]
+    fn the_shortest_copies_are_not_made_without_need() {
+        let program = training_program(256, &[(Role::Parameter, 0), (Role::Constant, 1), (Role::Parameter, 2)]);
+        let mut costs = estimate(&program, &limits());
+        let moved = |costs: &Costs| {
+            let found = plan(&program, &options(None), &limits(), costs).unwrap().statistics;
+            (found.bytes_to_device, found.bytes_from_device)
+        };
+        let usual = moved(&costs);
+        for way in [&mut costs.link.to_device, &mut costs.link.from_device] {
+            (way.bytes_per_second, way.latency_ns) = (1e12, 0);
+        }
+        assert_eq!(moved(&costs), usual);
+    }
+
+    #[test]
     fn a_budget_below_the_smallest_names_it_and_the_launch_that_sets_it() {
         let program = random_training_program(&mut Random::new(3), 4);
         let (limits, costs) = (limits(), estimate(&program, &limits()));
@@ -508,6 +591,21 @@ mod tests {
                 assert!(program.launches.iter().any(|candidate| launch.starts_with(&candidate.name)), "{launch}");
             }
             other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_smallest_budget_can_be_left_out_and_asked_for_later() {
+        for seed in 1..6 {
+            let program = random_training_program(&mut Random::new(seed), 4);
+            let (limits, costs) = (limits(), estimate(&program, &limits()));
+            let stated = plan(&program, &options(None), &limits, &costs).unwrap();
+            let omitting = PlanOptions { omits_minimum: true, ..options(None) };
+            let mut omitted = plan(&program, &omitting, &limits, &costs).unwrap();
+            let found = &mut omitted.statistics;
+            assert_eq!((found.minimum_budget_bytes, found.minimum_launch.as_str()), (0, ""), "seed {seed}");
+            (found.minimum_budget_bytes, found.minimum_launch) = smallest_budget(&program, &limits, &costs);
+            assert_eq!(omitted, stated, "seed {seed}");
         }
     }
 

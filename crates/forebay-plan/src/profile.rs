@@ -62,6 +62,11 @@ impl Profile {
     }
 }
 
+/// Returns bytes as a number of a profile.
+pub(crate) fn bytes_of_profile(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

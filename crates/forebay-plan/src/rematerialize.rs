@@ -28,6 +28,7 @@ use forebay_model::program::Program;
 
 use crate::cost::Costs;
 use crate::liveness::Liveness;
+use crate::profile::bytes_of_profile;
 use crate::tuning::{
     ANNEALING_HEAT, ANNEALING_STEPS, ANNEALING_STEPS_OF_MOVE, ANNEALING_SUM_SHARE, ANNEALING_WEIGHTS,
     RECOMPUTED_GAIN_PARTS, RECOMPUTED_LIMITS, RECOMPUTED_LOOKS_MAX, RECOMPUTED_LOOKS_OF_OTHERS, RECOMPUTED_WINDOWS,
@@ -77,7 +78,7 @@ pub fn rematerialize(
     let origins = origins.unwrap_or_else(|| whole.origins.clone());
     let step = Step { one_pool: pool != Pool::OfDevice, origins, ..whole };
     let moves = Moves::new(&step, pool == Pool::OfDevice);
-    let limit_bytes = i64::try_from(limit_bytes).unwrap_or(i64::MAX);
+    let limit_bytes = bytes_of_profile(limit_bytes);
     let start = || Search::new(&step, &moves, limit_bytes);
     let mut choice = start().at_once(0);
     if in_parts {
@@ -313,12 +314,22 @@ impl<'a> Search<'a> {
         let mut heap: BinaryHeap<Rated> = BinaryHeap::new();
         while now.excess > 0 && !self.is_exhausted() {
             if heap.is_empty() {
-                if now.excess > excess - excess / RECOMPUTED_GAIN_PARTS {
+                let evaluated_max = RECOMPUTED_LOOKS_MAX / now.sequence.len().max(1);
+                let evaluates_all = self.moves.drops().len() <= evaluated_max;
+                let least_gain = if evaluates_all { excess / RECOMPUTED_GAIN_PARTS } else { 1 };
+                if now.excess > excess - least_gain {
                     return;
                 }
                 (excess, round) = (now.excess, round + 1);
-                let allowed = self.moves.drops().filter(|&candidate| self.barred != Some(candidate));
-                for candidate in allowed.chain(self.keeps(&now)) {
+                let is_open =
+                    |&candidate: &Move| self.barred != Some(candidate) && !self.moves.is_made(&self.choice, candidate);
+                let allowed = self.moves.drops().filter(is_open);
+                // If there are too many moves to evaluate all of them, half of the search is left for making the largest.
+                let count = if evaluates_all { usize::MAX } else { evaluated_max / 2 };
+                for candidate in allowed.chain(self.keeps(&now)).take(count) {
+                    if self.is_exhausted() {
+                        break;
+                    }
                     if let Some((rate, ..)) = self.rate(candidate, &now) {
                         heap.push(Rated { rate, candidate, round });
                     }
@@ -527,6 +538,19 @@ mod tests {
         assert!(found.peak_bytes <= limit_bytes, "{}", found.peak_bytes);
         assert_eq!(repeats(&found), 2, "{:?}", found.launches);
         assert!(find(limit_bytes, Pool::OfDevice).peak_bytes > limit_bytes);
+    }
+
+    #[test]
+    fn a_step_with_too_many_buffers_to_look_at_each_drops_some() {
+        let layers: Vec<(Role, usize)> = (0..950).map(|layer| (Role::Constant, layer)).collect();
+        let program = training_program(256, &layers);
+        let (live, costs) = (liveness(&program, false), estimate(&program, &limits()));
+        let step = Step::new(&program, &live, &costs, false);
+        assert!(Moves::new(&step, true).drops().len() * program.launches.len() > RECOMPUTED_LOOKS_MAX);
+        let plain_bytes = naive_peak_bytes(&program);
+        let limit_bytes = plain_bytes - plain_bytes / 100;
+        let found = rematerialize(&program, &live, &costs, limit_bytes, Pool::OfDevice, None);
+        assert!(found.peak_bytes < plain_bytes, "{} of {plain_bytes}", found.peak_bytes);
     }
 
     #[test]

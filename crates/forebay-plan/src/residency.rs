@@ -22,7 +22,7 @@ use crate::always_resident::always_resident;
 use crate::cost::Costs;
 use crate::liveness::{Access, Chunk, Liveness, Owner};
 use crate::loans::Loans;
-use crate::profile::Profile;
+use crate::profile::{Profile, bytes_of_profile};
 
 /// How tightly to fill the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,11 +225,6 @@ pub fn kinds(program: &Program, live: &Liveness) -> Vec<Kind> {
     live.chunks.iter().map(kind).collect()
 }
 
-/// Converts bytes to the type of a profile.
-fn bytes_of_profile(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
-}
-
 /// Returns when each launch starts if nothing waits, and when the last one ends, in nanoseconds.
 pub(crate) fn launch_starts(costs: &Costs) -> Vec<u64> {
     let mut starts = vec![0];
@@ -256,8 +251,9 @@ fn sorted_gaps(live: &Liveness, kinds: &[Kind], costs: &Costs, starts: &[u64]) -
                 [accesses[after].launch + 1..next.launch, 0..0]
             };
             let bytes = chunk.device_bytes();
-            let swap_in = if next.reads { costs.copy_in_ns(bytes) } else { 0 };
-            let swap_out = if changed && next.reads { costs.copy_out_ns(bytes) } else { 0 };
+            // Even the shortest copy is worth avoiding.
+            let swap_in = if next.reads { costs.copy_in_ns(bytes).max(1) } else { 0 };
+            let swap_out = if changed && next.reads { costs.copy_out_ns(bytes).max(1) } else { 0 };
             let held_ns: u64 =
                 inside.iter().map(|range| starts[range.end.max(range.start)] - starts[range.start]).sum();
             let density = |saved_ns: u64| saved_ns as f64 / (bytes as f64 * (held_ns as f64 + 1.0));

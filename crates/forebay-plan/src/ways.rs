@@ -49,7 +49,7 @@ pub struct Disk {
 }
 
 /// The longest latency or duration that is accepted, a day. Longer ones mean nothing, and their sums would be out of range.
-const LONGEST_NS: u64 = 86_400_000_000_000;
+pub(crate) const LONGEST_NS: u64 = 86_400_000_000_000;
 /// The lowest number per second that is accepted, for the same reason.
 const LOWEST_RATE: f64 = 1000.0;
 

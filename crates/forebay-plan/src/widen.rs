@@ -90,7 +90,7 @@ impl Widening<'_> {
             if *start == 0 && finish_ns < copy_ns && over_boundary && !residency.across_steps[chunk] {
                 late.push(index);
             }
-            *free_until_ns = begin_ns.max(self.starts[*start].min(finish_ns)).min(finish_ns);
+            *free_until_ns = begin_ns.max(self.starts[*start].min(finish_ns));
         }
         late.reverse();
         late

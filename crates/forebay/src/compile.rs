@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use forebay_base::Kernel;
 use forebay_memory::size::MemorySize;
@@ -15,10 +15,12 @@ use forebay_plan::check::check_parts;
 use forebay_plan::cost::Costs;
 use forebay_plan::distribute::{Request, SharedWork, distribute};
 use forebay_plan::fuse::{fuse, fuse_functions};
-use forebay_plan::plan::MemoryKind;
+use forebay_plan::orders::{Groups, Orders};
+use forebay_plan::plan::{MemoryKind, Statistics};
 use forebay_plan::saved_costs::Unknown;
 use forebay_plan::{
-    PlanError, PlanOptions, SavedCosts, SharedLayout, choose_groups, page, plan_in_groups, update_on_host,
+    Plan, PlanError, PlanOptions, SavedCosts, SharedLayout, choose_groups, page, plan_in_groups, smallest_budget,
+    update_on_host,
 };
 use forebay_runtime::{PagedOptions, StepTimes};
 
@@ -40,12 +42,16 @@ const COMMAND_BYTES: usize = 512;
 
 /// A graph that is ready to run.
 pub(crate) struct Compiled {
-    /// The plan, or what managed memory runs.
+    /// The plan, or what managed memory runs. A plan that needs no budget does not state the smallest one.
     pub(crate) step: Step,
+    /// The plan's statistics with the smallest budget, once somebody has asked for them.
+    statistics: OnceLock<Statistics>,
+    /// The plan with these statistics, once somebody has asked for it.
+    stated: OnceLock<Plan>,
     /// The program that was planned, without the contents of its buffers.
     program: Arc<Program>,
     /// The order in which the program's launches are planned, now and when it is planned again.
-    groups: Option<Arc<[Vec<usize>]>>,
+    groups: Groups,
     /// The search for a better plan that continues meanwhile.
     search: Option<ContinuedSearch>,
     /// What the plan expects of the machine.
@@ -88,9 +94,17 @@ pub(crate) struct Batch<'a> {
     pub(crate) parts: u64,
 }
 
+/// What the plans of a model at several sizes have in common.
+pub(crate) struct Common {
+    /// The weights, which can be placed in memory that all plans share.
+    pub(crate) weights: Weights,
+    /// The orders of launches.
+    pub(crate) orders: Orders,
+}
+
 /// Plans a graph whose values all have types, with the given costs or with estimates. Initializers in `parameters` that the graph updates
-/// are parameters. Weights that other plans use as well can be placed in memory that all of them share. If several processes compute
-/// together and `batch` is given, the batch is distributed among them.
+/// are parameters. `common` holds what plans at other sizes share with this one. If several processes compute together and `batch` is given,
+/// the batch is distributed among them.
 ///
 /// # Errors
 /// Fails if the graph cannot be lowered, the device cannot run a kernel, the costs are those of another program, or the budgets are too
@@ -100,7 +114,7 @@ pub(crate) fn compile(
     parameters: &BTreeSet<ValueId>,
     machine: &LimitedDevice,
     given_costs: Option<&SavedCosts>,
-    weights: Option<&mut Weights>,
+    common: Option<&mut Common>,
     batch: Option<Batch>,
 ) -> Result<Compiled, Error> {
     let lowering = LoweringOptions { concatenate_in_place: machine.options.planning.fuse };
@@ -152,8 +166,14 @@ pub(crate) fn compile(
         .filter_map(|info| Some((info.name.clone(), program.contents.get(&info.operand.buffer)?.clone())))
         .collect();
     let (costs, unknown) = machine.costs(&program, given_costs)?;
-    let groups = choose_groups(&program, machine.options.planning.order, machine.device.limits(), &costs)?;
-    let groups: Option<Arc<[Vec<usize>]>> = groups.map(Arc::from);
+    let choose = || {
+        let groups = choose_groups(&program, machine.options.planning.order, machine.device.limits(), &costs)?;
+        Ok(groups.map(Arc::from))
+    };
+    let (weights, groups) = match common {
+        Some(Common { weights, orders }) => (Some(weights), orders.of(&program, choose)?),
+        None => (None, choose()?),
+    };
     let proposal = weights.as_ref().and_then(|weights| weights.propose(&program, machine));
     let layout = proposal.as_ref().map(|proposal| &proposal.layout);
     let step = step_within(&program, groups.as_deref(), machine, &costs, layout, machine.searches_on())?;
@@ -167,6 +187,8 @@ pub(crate) fn compile(
     program.contents.retain(|_, contents| contents.is_in_file());
     Ok(Compiled {
         step,
+        statistics: OnceLock::new(),
+        stated: OnceLock::new(),
         forecast: Forecast::new(costs),
         unknown,
         inputs,
@@ -213,7 +235,8 @@ impl Compiled {
                 self.forecast.compare(plan, new, reason, times)
             });
             if let Some(new) = new.filter(|_| replan.is_some()) {
-                self.step = Step::Planned(*new, spill_dir.clone());
+                let step = Step::Planned(*new, spill_dir.clone());
+                self.set_step(step);
             }
             return Ok(replan);
         }
@@ -249,7 +272,7 @@ impl Compiled {
         }
         let replan = self.forecast.compare(plan, new.plan(), reason, times);
         if replan.is_some() {
-            self.step = new;
+            self.set_step(new);
         }
         Ok(replan)
     }
@@ -315,6 +338,41 @@ impl Compiled {
         self.program.launches.len() * LAUNCH_BYTES + plan.commands.len() * COMMAND_BYTES
     }
 
+    /// Returns the plan, with the smallest budget in its statistics.
+    pub(crate) fn plan(&self, machine: &LimitedDevice) -> &Plan {
+        let plan = self.step.plan();
+        if plan.statistics.minimum_budget_bytes > 0 {
+            return plan;
+        }
+        self.stated.get_or_init(|| {
+            let mut plan = plan.clone();
+            plan.statistics = self.statistics(machine).clone();
+            plan
+        })
+    }
+
+    /// Returns the plan's statistics, with the smallest budget.
+    pub(crate) fn statistics(&self, machine: &LimitedDevice) -> &Statistics {
+        let statistics = &self.step.plan().statistics;
+        if statistics.minimum_budget_bytes > 0 {
+            return statistics;
+        }
+        self.statistics.get_or_init(|| {
+            let mut statistics = statistics.clone();
+            (statistics.minimum_budget_bytes, statistics.minimum_launch) =
+                smallest_budget(&self.program, machine.device.limits(), self.forecast.costs());
+            if machine.process_limit().is_some() {
+                forebay_device::process::give_back();
+            }
+            statistics
+        })
+    }
+
+    /// Replaces the plan.
+    fn set_step(&mut self, step: Step) {
+        (self.step, self.statistics, self.stated) = (step, OnceLock::new(), OnceLock::new());
+    }
+
     /// Returns the predicted duration of a step in seconds, given what has been measured so far.
     pub(crate) fn predicted_seconds(&self) -> f64 {
         self.forecast.predicted_seconds(self.step.plan())
@@ -351,7 +409,7 @@ impl Compiled {
     /// Fails if the budgets are too small; the plan is then unchanged.
     pub(crate) fn replan(&mut self, machine: &LimitedDevice) -> Result<(), Error> {
         let (costs, brief) = (self.forecast.costs(), machine.searches_on());
-        self.step = step_within(&self.program, self.groups.as_deref(), machine, costs, None, brief)?;
+        self.set_step(step_within(&self.program, self.groups.as_deref(), machine, costs, None, brief)?);
         self.search = None;
         Ok(())
     }
@@ -411,6 +469,7 @@ fn plan_options(
         check: machine.options.planning.check || cfg!(debug_assertions),
         shared: shared.cloned(),
         brief,
+        omits_minimum: true,
         ..PlanOptions::default()
     }
 }
@@ -436,7 +495,8 @@ fn step_within(
     }
     let shares = [options.device_memory, options.host_memory];
     let in_core_peak_bytes = if shares.iter().any(|size| matches!(size, Some(MemorySize::Percent(_)))) {
-        plan_in_groups(program, groups, &PlanOptions::default(), limits, costs)?.statistics.in_core_peak_bytes
+        let unlimited = PlanOptions { omits_minimum: true, ..PlanOptions::default() };
+        plan_in_groups(program, groups, &unlimited, limits, costs)?.statistics.in_core_peak_bytes
     } else {
         0
     };

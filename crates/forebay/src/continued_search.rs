@@ -8,6 +8,7 @@ use std::{io, thread};
 use forebay_base::Limits;
 use forebay_model::program::Program;
 use forebay_plan::cost::Costs;
+use forebay_plan::orders::Groups;
 use forebay_plan::{Plan, PlanError, PlanOptions, plan_unless_stopped};
 
 use crate::forecast::ReplanReason;
@@ -23,7 +24,7 @@ pub(crate) struct ContinuedSearch {
 /// What to plan.
 pub(crate) struct SearchRequest {
     pub(crate) program: Arc<Program>,
-    pub(crate) groups: Option<Arc<[Vec<usize>]>>,
+    pub(crate) groups: Groups,
     pub(crate) options: PlanOptions,
     pub(crate) limits: Limits,
     pub(crate) costs: Costs,

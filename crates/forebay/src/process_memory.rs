@@ -96,7 +96,7 @@ pub(crate) fn plan(
 ) -> Result<Plan, Error> {
     let (options, limits) = (&machine.options, machine.device.limits());
     let check = options.planning.check || cfg!(debug_assertions);
-    let plain = PlanOptions { check, ..PlanOptions::default() };
+    let plain = PlanOptions { check, omits_minimum: true, ..PlanOptions::default() };
     let sharing = PlanOptions { shared: shared.cloned(), lends: machine.lends(), ..plain.clone() };
     let mut in_core = plan_in_groups(program, groups, &sharing, limits, costs)?;
     let (host_bytes, in_core_bytes) = (in_core.statistics.host_bytes, in_core.statistics.device_peak_bytes);
@@ -123,18 +123,20 @@ pub(crate) fn plan(
     let of_output = |named: &NamedOperand| named.operand.desc.total_size_bytes().next_multiple_of(HOST_ALIGNMENT_BYTES);
     let outputs_bytes = if has_updates { program.outputs.iter().map(of_output).sum() } else { 0 };
     let outputs_bytes = outputs_bytes.max(HOST_ALIGNMENT_BYTES);
-    let mut in_place_bytes = others(outputs_bytes, Feeding::InPlace)?;
-    if machine.may_simulate() && limit.bytes <= in_place_bytes {
+    // What the process takes besides device memory: at first if inputs are written in place, then as the last plan turned out.
+    let mut besides_bytes = others(outputs_bytes, Feeding::InPlace)?;
+    if machine.may_simulate() && limit.bytes <= besides_bytes {
         let (limit_bytes, tensors_bytes, launch) = (limit.bytes, in_core_bytes, String::new());
-        return Err(Error::MemoryLimit { limit_bytes, tensors_bytes, launch, other_bytes: in_place_bytes });
+        return Err(Error::MemoryLimit { limit_bytes, tensors_bytes, launch, other_bytes: besides_bytes });
     }
     loop {
         let within = |other_bytes| PlanOptions {
             device_budget_bytes: Some(limit.bytes.saturating_sub(other_bytes).max(1)),
-            names_least: !machine.may_simulate(),
+            // If what does not fit can go elsewhere, nobody sees the error.
+            names_least: !machine.may_simulate() && !machine.spills(),
             ..plain.clone()
         };
-        let one_pool = PlanOptions { one_pool: true, ..within(in_place_bytes) };
+        let one_pool = PlanOptions { one_pool: true, ..within(besides_bytes) };
         let planned = match plan_in_groups(program, groups, &one_pool, limits, costs) {
             Err(PlanError::DeviceBudget { .. }) if machine.spills() => {
                 let on_host = within(others(host_bytes, Feeding::OnHost)?);
@@ -143,15 +145,24 @@ pub(crate) fn plan(
             }
             planned => planned,
         };
+        let mut plan = match planned {
+            Ok(plan) => plan,
+            Err(error) => {
+                let least_bytes = match machine.spills() {
+                    true => others(host_bytes, Feeding::OnHost)?,
+                    false => others(outputs_bytes, Feeding::InPlace)?,
+                };
+                // The lowest limit that the error names must also suffice for the next process.
+                return Err(refused(error, limit, least_bytes + MEASURED_STEP_BYTES));
+            }
+        };
         // Planning itself takes memory, which an allocator may keep.
-        let after_bytes = others(outputs_bytes, Feeding::InPlace)?;
-        // The lowest limit that the error names must also suffice for the next process.
-        let mut plan = planned.map_err(|error| refused(error, limit, after_bytes + MEASURED_STEP_BYTES))?;
-        if after_bytes <= in_place_bytes {
+        let plan_others_bytes = others(plan.statistics.host_bytes, Feeding::of(&plan))?;
+        if plan_others_bytes.saturating_add(plan.statistics.device_peak_bytes) <= limit.bytes {
             count_reserved(&mut plan, machine.reserved_host_bytes());
             return Ok(plan);
         }
-        in_place_bytes = after_bytes;
+        besides_bytes = plan_others_bytes;
     }
 }
 
@@ -173,19 +184,20 @@ fn limit(
     let bytes = match given {
         Some(MemoryLimit::Size(size)) => Some(size.resolve(unlimited_bytes)),
         Some(MemoryLimit::OfFree(percent)) => {
-            let free_bytes = free_bytes().ok_or_else(not_known)?;
+            let free_bytes = free_bytes(machine).ok_or_else(not_known)?;
             Some(MemorySize::Percent(percent).resolve(free_bytes))
         }
         Some(MemoryLimit::Unlimited) => None,
-        None => free_bytes().filter(|&free_bytes| free_bytes < unlimited_bytes),
+        None => free_bytes(machine).filter(|&free_bytes| free_bytes < unlimited_bytes),
     };
     Ok(bytes.map(|bytes| ProcessLimit { bytes, unlimited_bytes, chosen: given.is_none() }))
 }
 
 /// Returns how much the process may take of the machine, its control groups and resource limits, including what it already has, less what
-/// has to stay free. Pages of files that it has are not among what is available now, but may be counted for others.
-fn free_bytes() -> Option<u64> {
-    let available_bytes = forebay_limits::available_bytes(Use::Shared)?;
+/// has to stay free. What is available is divided equally among the processes on this machine. Pages of files that the process has are not
+/// among what is available now, but may be counted for others.
+fn free_bytes(machine: &LimitedDevice) -> Option<u64> {
+    let available_bytes = forebay_limits::share_bytes(Use::Shared, machine.processes_here())?;
     let resident = forebay_limits::resident()?;
     Some(resident.now_bytes.saturating_sub(resident.file_bytes).saturating_add(available_bytes))
 }

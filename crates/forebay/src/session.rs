@@ -279,7 +279,7 @@ impl Session {
     /// If there are several stages, this is the plan with the most launches. Returns `None` if sizes are not known yet or there is nothing
     /// to compute.
     pub fn plan(&self) -> Option<&Plan> {
-        Some(self.stages.main()?.step.plan())
+        Some(self.stages.main()?.plan(self.engine.machine()))
     }
 
     /// Returns statistics about the plans that are kept.
@@ -296,7 +296,7 @@ impl Session {
 
     /// Returns statistics about [`Session::plan`].
     pub fn statistics(&self) -> Option<&Statistics> {
-        Some(&self.plan()?.statistics)
+        Some(self.stages.main()?.statistics(self.engine.machine()))
     }
 
     /// Returns how the launches of [`Session::plan`] are divided among processes; `None` if every process computes all of it or there is

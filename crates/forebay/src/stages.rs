@@ -9,10 +9,11 @@ use forebay_model::stages::{self, Evaluation, Form, Next, Repetition, Source, St
 use forebay_model::tensor::Contents;
 use forebay_model::{Graph, Tensor, TensorType, ValueId, infer, recognize};
 use forebay_plan::SavedCosts;
+use forebay_plan::orders::Orders;
 use forebay_runtime::{RuntimeError, StepTimes};
 
 use crate::between::{Between, Values};
-use crate::compile::{Batch, Compiled, compile};
+use crate::compile::{Batch, Common, Compiled, compile};
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
 use crate::machine::LimitedDevice;
@@ -60,8 +61,8 @@ pub(crate) struct Stages {
     cache: PlanCache,
     /// The costs for the first plan; those of other sizes are estimated.
     costs: Option<SavedCosts>,
-    /// The weights that plans have in common.
-    weights: Weights,
+    /// What plans have in common.
+    common: Common,
     /// Counts uses of plans.
     clock: u64,
     /// The plan with the most launches in the latest run, or the first plan.
@@ -191,7 +192,7 @@ impl Stages {
     /// Creates the plans of a graph, the first one with these costs.
     pub(crate) fn new(graph: Graph, costs: Option<SavedCosts>) -> Stages {
         Stages {
-            weights: Weights::of(&graph),
+            common: Common { weights: Weights::of(&graph), orders: Orders::default() },
             graphs: [(BTreeSet::new(), Whole::new(graph))].into(),
             roots: BTreeMap::new(),
             cache: PlanCache::default(),
@@ -318,7 +319,7 @@ impl Stages {
     }
 
     fn makes(&mut self) -> Makes<'_> {
-        Makes { cache: &mut self.cache, costs: &mut self.costs, weights: &mut self.weights }
+        Makes { cache: &mut self.cache, costs: &mut self.costs, common: &mut self.common }
     }
 
     /// Runs from a point to the last plan after it.
@@ -546,7 +547,7 @@ fn stack(all: &[Tensor], nothing: Option<&Tensor>) -> Option<Tensor> {
 struct Makes<'a> {
     cache: &'a mut PlanCache,
     costs: &'a mut Option<SavedCosts>,
-    weights: &'a mut Weights,
+    common: &'a mut Common,
 }
 
 /// Decides what comes next for inputs of these types, and plans it.
@@ -554,10 +555,10 @@ fn make(
     graph: &Graph,
     types: &BTreeMap<String, TensorType>,
     machine: &LimitedDevice,
-    Makes { cache, costs, weights }: Makes,
+    Makes { cache, costs, common }: Makes,
 ) -> Result<Step, Error> {
-    // If there can be only one plan, its weights are not shared.
-    let is_whole_model = weights.is_all_of(graph) && infer::open_sizes(graph).is_empty();
+    // If there can be only one plan, it has nothing in common with others.
+    let is_whole_model = common.weights.is_all_of(graph) && infer::open_sizes(graph).is_empty();
     let mut planned = |mut graph: Graph, is_last: bool| -> Result<_, Error> {
         // Constants and inputs are already there.
         let constants = graph.outputs.iter().filter_map(|&id| {
@@ -576,10 +577,10 @@ fn make(
         recognize::attention(&mut graph, true)?;
         recognize::group_normalizations(&mut graph)?;
         recognize::activations(&mut graph);
-        let weights = (!(is_whole_model && is_last)).then_some(&mut *weights);
+        let common = (!(is_whole_model && is_last)).then_some(&mut *common);
         let nothing = BTreeSet::new();
         let batch = Batch { unshared: &nothing, sharded: &nothing, block_elements: 1, parts: 1 };
-        let compiled = compile(&graph, &BTreeSet::new(), machine, costs.take().as_ref(), weights, Some(batch))?;
+        let compiled = compile(&graph, &BTreeSet::new(), machine, costs.take().as_ref(), common, Some(batch))?;
         let size_bytes = compiled.size_bytes();
         cache.made += 1;
         cache.plans += 1;

@@ -547,7 +547,7 @@ impl Trainer {
     /// Fails if the budget is too small, including for steps that show gradients if these have a plan; everything then stays as before.
     /// Also fails if the device reports an error.
     pub fn set_device_memory(&mut self, size: Option<MemorySize>) -> Result<(), Error> {
-        let in_core_peak_bytes = self.statistics().in_core_peak_bytes;
+        let in_core_peak_bytes = self.main().compiled.step.plan().statistics.in_core_peak_bytes;
         let machine = self.engine.machine_mut();
         let size = match machine.has_one_pool() {
             // Shares in a limit on the process are relative to what the process takes.
@@ -575,12 +575,12 @@ impl Trainer {
 
     /// Returns the plan of a training step at the planned batch size.
     pub fn plan(&self) -> &Plan {
-        self.main().compiled.step.plan()
+        self.main().compiled.plan(self.engine.machine())
     }
 
     /// Returns statistics about the plan of a training step.
     pub fn statistics(&self) -> &Statistics {
-        &self.plan().statistics
+        self.main().compiled.statistics(self.engine.machine())
     }
 
     /// Returns how the launches of a step are divided among processes; `None` if this process computes all of it.

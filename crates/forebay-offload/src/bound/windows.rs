@@ -6,6 +6,13 @@ use super::gaps::{BlockGap, gaps};
 use super::overlap::{Cover, Overlap, Stall, before};
 use super::{CopyDirection, Position, Prices, Problem};
 
+/// About the most windows that are looked at in each direction, so that memory does not grow with the square of the number of positions.
+const WINDOWS_MAX: usize = 1 << 21;
+/// The windows that are looked at for a peak in any case.
+const WINDOWS_MIN: usize = 16;
+/// The number of neighbouring positions that share a list of the gaps around them.
+const NEIGHBOURS: usize = 64;
+
 /// A stretch of the step within which bytes certainly cross in one direction.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
@@ -37,13 +44,25 @@ impl Window {
     }
 }
 
+/// A position at which some of what is idle at a peak appeared or is due, as a distance from the peak, with its bytes, and the longest time
+/// for which they can move within that position.
+type Entry = (i64, f64, f64);
+
 /// What is idle at a peak, and when it appeared or is due: the nearest position first.
 struct Profile {
-    /// By position at which some of it appeared or is due, as a distance from the peak: its bytes, and the longest time for which they can
-    /// move within that position.
-    entries: Vec<(i64, f64, f64)>,
+    entries: Vec<Entry>,
     /// The idle bytes minus the bytes that must be elsewhere: this many need not cross within any window.
     room_bytes: f64,
+}
+
+/// At most `most` of the entries, evenly spread. The bytes of those that are left out count at the next one, so fewer windows begin or end
+/// there, but each that remains is the same.
+fn thinned(entries: &[Entry], most: usize) -> Vec<Entry> {
+    let merged = |together: &[Entry]| -> Option<Entry> {
+        let &(distance, _, end_ns) = together.last()?;
+        Some((distance, together.iter().map(|entry| entry.1).sum(), end_ns))
+    };
+    entries.chunks(entries.len().div_ceil(most).max(1)).filter_map(merged).collect()
 }
 
 /// By position of a step: the bytes of the gaps that it lies in. These are sums of whole numbers, so their order does not matter.
@@ -73,8 +92,8 @@ pub(super) struct Step<'a> {
     gaps: Vec<BlockGap>,
     /// By position: the bytes of all gaps that it lies in.
     gap_bytes: Vec<f64>,
-    /// For each position at which these gaps do not fit, the gaps.
-    around: Vec<Vec<usize>>,
+    /// For each [`NEIGHBOURS`] positions: the gaps around those of them at which not all fit.
+    around: Vec<Vec<u32>>,
     profiles: [Vec<Profile>; 2],
     /// The sum of the least times before each position.
     elapsed_ns: Vec<f64>,
@@ -98,11 +117,14 @@ impl<'a> Step<'a> {
         let short: Vec<usize> = (0..positions.len()).filter(is_short).collect();
         let short: Vec<i64> =
             [0, count].iter().flat_map(|step| short.iter().map(move |&at| at as i64 + step)).collect();
-        let mut around = vec![Vec::new(); positions.len()];
+        let mut around: Vec<Vec<u32>> = vec![Vec::new(); positions.len().div_ceil(NEIGHBOURS)];
         for (index, gap) in gaps.iter().enumerate() {
             let first = short.partition_point(|&at| at <= gap.from);
             for &position in short[first..].iter().take_while(|&&at| at < gap.to) {
-                around[position.rem_euclid(count) as usize].push(index);
+                let near = &mut around[position.rem_euclid(count) as usize / NEIGHBOURS];
+                if near.last() != Some(&(index as u32)) {
+                    near.push(index as u32);
+                }
             }
         }
         let mut elapsed_ns = vec![0.0];
@@ -138,8 +160,11 @@ impl<'a> Step<'a> {
 
     /// The gaps around a position at which not all of them fit, in the step in which that position is `peak`.
     pub fn around(&self, peak: i64) -> impl Iterator<Item = BlockGap> + '_ {
-        let index = peak.rem_euclid(self.count) as usize;
-        self.around[index].iter().map(move |&gap| self.gaps[gap].around(peak, self.count))
+        let index = peak.rem_euclid(self.count);
+        let near = self.around[index as usize / NEIGHBOURS].iter().map(move |&gap| self.gaps[gap as usize]);
+        // A gap may continue into the next step.
+        let lies_in = move |gap: &BlockGap| [index, index + self.count].iter().any(|&at| gap.from < at && at < gap.to);
+        near.filter(lies_in).map(move |gap| gap.around(peak, self.count))
     }
 
     fn profile(&self, peak: i64, direction: CopyDirection) -> Profile {
@@ -158,7 +183,7 @@ impl<'a> Step<'a> {
             }
             CopyDirection::Back => Some((gap.to - peak, gap.bytes, duration_ns(gap.to) - gap.due_ns)),
         };
-        let mut entries: Vec<(i64, f64, f64)> = self.around(peak).filter_map(crossing).collect();
+        let mut entries: Vec<Entry> = self.around(peak).filter_map(crossing).collect();
         entries.sort_by_key(|entry| entry.0.abs());
         entries.dedup_by(|next, kept| {
             let same = next.0 == kept.0;
@@ -167,7 +192,8 @@ impl<'a> Step<'a> {
             }
             same
         });
-        Profile { entries, room_bytes }
+        let most = (WINDOWS_MAX / self.count as usize).max(WINDOWS_MIN);
+        Profile { entries: thinned(&entries, most), room_bytes }
     }
 
     /// The windows at a peak, from the shortest on, that lie in the step that begins at `cut`.
@@ -299,4 +325,18 @@ pub(super) fn chosen(best: &[Best], start: i64, end: usize) -> Vec<Window> {
         }
     }
     chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::thinned;
+
+    #[test]
+    fn what_is_left_out_counts_at_the_next_farther_position() {
+        let entries: Vec<(i64, f64, f64)> = (1..=10).map(|at| (-at, at as f64, 0.5 * at as f64)).collect();
+        assert_eq!(thinned(&entries, 10), entries);
+        assert_eq!(thinned(&entries, 4), [(-3, 6.0, 1.5), (-6, 15.0, 3.0), (-9, 24.0, 4.5), (-10, 10.0, 5.0)]);
+        assert_eq!(thinned(&entries, 1), [(-10, 55.0, 5.0)]);
+        assert!(thinned(&[], 4).is_empty());
+    }
 }

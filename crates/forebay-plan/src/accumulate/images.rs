@@ -83,9 +83,7 @@ impl Images<'_> {
             return None;
         }
         let all = dimensions(launch).into_iter().enumerate();
-        let shareable =
-            |role: AxisRole| matches!(role, AxisRole::Free | AxisRole::Channel | AxisRole::Reduced | AxisRole::Taken);
-        all.filter(|(_, own)| shareable(own.role))
+        all.filter(|(_, own)| own.role.may_hold_images())
             .find_map(|(number, dimension)| self.along(launch, number, &dimension))
     }
 

@@ -109,7 +109,7 @@ fn no_residency_that_takes_as_many_bytes_beats_the_bound() {
         let ordered = Ordered { program: alias(ordered.program, &ordered.groups), ..ordered };
         let program = &ordered.program;
         let live = liveness(program, false);
-        let needed_bytes = live.needed_bytes().into_iter().max().unwrap_or(0);
+        let needed_bytes = live.most_needed_bytes();
         for attempt in 0..6 {
             let room_bytes = needed_bytes + random.below(6) * needed_bytes / 2;
             let limit =

@@ -112,7 +112,7 @@ impl<'a> Building<'a> {
     /// Adds all launches. `None` if contents would have to be whole and distributed at the same time.
     pub fn build(&mut self) -> Option<()> {
         let program = self.program;
-        let (before, updates) = program.launches.split_at(program.update_start.min(program.launches.len()));
+        let (before, updates) = program.phases();
         for (number, launch) in before.iter().enumerate() {
             self.number = number;
             self.add(launch.clone())?;

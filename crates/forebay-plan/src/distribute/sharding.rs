@@ -50,7 +50,7 @@ impl Sharding {
         if shard == Shard::Nothing {
             return Sharding { unit, ..Sharding::default() };
         }
-        let (before, updates) = program.launches.split_at(program.update_start.min(program.launches.len()));
+        let (before, updates) = program.phases();
         let numbered = || updates.iter().enumerate().map(|(number, launch)| (before.len() + number, launch));
         let is_sliceable = |flat: &Flat| flat.sliced().slices(processes).is_some();
         let flat = numbered().filter_map(|(number, launch)| Some((number, Flat::of(launch, unit)?)));
@@ -101,7 +101,7 @@ fn candidates(
     processes: usize,
     unit: impl Fn(BufferId) -> u64,
 ) -> BTreeMap<BufferId, Sliced> {
-    let (before, updates) = program.launches.split_at(program.update_start.min(program.launches.len()));
+    let (before, updates) = program.phases();
     let sliced = |operand: &Operand| fills(program, operand).then(|| Sliced::of(&operand.desc, unit(operand.buffer)));
     let mut found: BTreeMap<BufferId, Sliced> = BTreeMap::new();
     for named in &program.persistent {

@@ -81,10 +81,8 @@ impl Sharing {
     /// Determines how a launch can be distributed; `None` if it cannot be, or if none of its operands has images.
     pub fn of(launch: &ProgramLaunch, state: OfBuffer) -> Option<Sharing> {
         let images = images_of(launch, state)?;
-        let shareable =
-            |role: AxisRole| matches!(role, AxisRole::Free | AxisRole::Channel | AxisRole::Reduced | AxisRole::Taken);
         let all = dimensions(launch).into_iter().enumerate();
-        all.filter(|(_, dimension)| shareable(dimension.role))
+        all.filter(|(_, dimension)| dimension.role.may_hold_images())
             .find_map(|(number, dimension)| Sharing::along(launch, state, images, number, dimension))
     }
 

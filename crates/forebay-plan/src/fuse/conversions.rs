@@ -173,6 +173,45 @@ mod tests {
     }
 
     #[test]
+    fn a_function_that_changes_the_type_joins_only_what_can_round_after_it() {
+        for (kernel, count) in [(ADD, 1), (Kernel::product(false, false), 2)] {
+            let mut mixed = Mixed::default();
+            let [x, sum, limited, y] = ["x", "sum", "limited", "half y"].map(|name| mixed.temporary(name));
+            mixed.launch(kernel, &[&x, &x], &sum);
+            mixed.launch(Kernel::Unary(UnaryOp::Relu), &[&sum], &limited);
+            mixed.launch(Kernel::cast(), &[&limited], &y);
+            assert_eq!(mixed.fused(&[y.buffer]).len(), count);
+        }
+        for kernel in [ADD, Kernel::product(false, false)] {
+            let mut mixed = Mixed::default();
+            let [x, sum, wide, y] = ["half x", "half sum", "wide", "y"].map(|name| mixed.temporary(name));
+            mixed.launch(kernel, &[&x, &x], &sum);
+            mixed.launch(Kernel::cast(), &[&sum], &wide);
+            mixed.launch(Kernel::Unary(UnaryOp::Relu), &[&wide], &y);
+            let fused = mixed.fused(&[y.buffer]);
+            assert_eq!(fused.len(), 2);
+            assert_eq!(fused[0].writes, [sum], "it is still rounded");
+        }
+    }
+
+    #[test]
+    fn a_gradient_that_is_rounded_before_a_normalisation_stays_rounded() {
+        for (name, count) in [("gradient", 2), ("half gradient", 3)] {
+            let mut mixed = Mixed::default();
+            let [x, scale, bias, y, mean, variance, dy, gradient, dx] =
+                ["x", "scale", "bias", "y", "mean", "variance", "dy", name, "dx"].map(|name| mixed.temporary(name));
+            let (epsilon, group_size) = (1e-5, 1);
+            let forward = Kernel::BatchNormalizationTraining { epsilon, activation: Activation::Relu, group_size };
+            let backward = Kernel::BatchNormalizationGradient { epsilon, activation: Activation::None, group_size };
+            mixed.launch(forward, &[&x, &scale, &bias], &y);
+            mixed.launches[0].writes.extend([mean.clone(), variance.clone()]);
+            mixed.launch(Kernel::UnaryGradient(UnaryOp::Relu), &[&dy, &y], &gradient);
+            mixed.launch(backward, &[&gradient, &x, &scale, &bias, &mean, &variance], &dx);
+            assert_eq!(mixed.fused(&[dx.buffer]).len(), count, "{name}");
+        }
+    }
+
+    #[test]
     fn a_view_of_what_was_widened_is_one_of_what_it_was_widened_from() {
         let mut mixed = Mixed::default();
         let [x, wide, y] = ["half x", "wide", "y"].map(|name| mixed.temporary(name));

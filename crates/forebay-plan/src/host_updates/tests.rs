@@ -1,13 +1,13 @@
 use std::collections::BTreeSet;
 
-use forebay_base::{Command, Space};
+use forebay_base::{Command, Kernel, Space};
 use forebay_model::program::{ProgramLaunch, Workspace};
 
 use super::*;
 use crate::cost::{Costs, estimate};
 use crate::plan::Plan;
 use crate::planner::{PlanOptions, plan};
-use crate::testing::{Random, limits, random_training_program};
+use crate::testing::{ProgramBuilder, Random, limits, random_training_program};
 
 /// Returns a training program that updates on the host, with workspace for some of its updates.
 fn program(seed: u64) -> Program {
@@ -117,6 +117,30 @@ fn what_the_host_does_not_hold_is_on_disk_between_steps() {
     assert!(turning > 3 && crossed > 3, "{turning} plans take turns, {crossed} write to disk");
 }
 
+/// A chain of launches that one end of it keeps on the device, or that serves an update. It takes minutes if there is a pass over all
+/// launches for each of them.
+#[test]
+fn launches_of_a_long_chain_follow_each_other() {
+    const LENGTH: usize = 100_000;
+    for (output, serves) in [(Some(1), false), (Some(LENGTH), false), (None, true)] {
+        let mut build = ProgramBuilder::default();
+        let mut values = vec![build.input("x", 64)];
+        for value in 0..LENGTH {
+            values.push(build.temporary("value", 64));
+            build.launch(Kernel::Copy, &[values[value]], &[values[value + 1]]);
+        }
+        build.start_updates();
+        let parameter = build.persistent("parameter", 64, Role::Parameter);
+        build.launch(Kernel::Copy, &[values[LENGTH]], &[parameter]);
+        let outputs: Vec<BufferId> = output.map(|value| values[value]).into_iter().collect();
+        let mut program = build.finish(&outputs);
+        update_on_host(&mut program);
+        let (before, updates) = program.phases();
+        assert!(before.iter().all(|launch| launch.in_host_memory == serves), "output {output:?}");
+        assert!(updates.iter().all(|launch| launch.in_host_memory));
+    }
+}
+
 #[test]
 fn numbers_of_the_optimizer_are_computed_next_to_it() {
     let mut program = random_training_program(&mut Random::new(2), 3);
@@ -128,9 +152,7 @@ fn numbers_of_the_optimizer_are_computed_next_to_it() {
         Operand { buffer: BufferId(program.buffers.len() as u32 - 1), ..input.clone() }
     };
     let [own, shared] = ["own", "shared"].map(|name| number(&mut program, name));
-    let launch = |write: &Operand| {
-        ProgramLaunch::new("number", forebay_base::Kernel::Copy, vec![input.clone()], vec![write.clone()])
-    };
+    let launch = |write: &Operand| ProgramLaunch::new("number", Kernel::Copy, vec![input.clone()], vec![write.clone()]);
     let result = number(&mut program, "result");
     let reader = ProgramLaunch { reads: vec![shared.clone()], ..launch(&result) };
     program.launches.splice(0..0, [launch(&own), launch(&shared), reader]);

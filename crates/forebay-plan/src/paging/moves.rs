@@ -37,7 +37,7 @@ pub struct Moves {
 pub(super) fn moves(lives: &[Life], launch_count: usize, unit_bytes: u64, capacity: u64, costs: &Costs) -> Vec<Moves> {
     let kinds: Vec<Kind> = lives.iter().map(|life| life.kind).collect();
     let live = Liveness { chunks: lives.iter().map(|life| life.chunk(unit_bytes)).collect(), launch_count };
-    let needed = live.needed_bytes().into_iter().max().unwrap_or(0);
+    let needed = live.most_needed_bytes();
     let capacity_bytes = capacity * unit_bytes;
     let keep_bytes = (capacity_bytes / 100 * KEEP_PERCENT).max(needed);
     let keep_bytes = if lives_together(lives) <= capacity { capacity_bytes } else { keep_bytes };

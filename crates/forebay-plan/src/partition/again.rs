@@ -28,6 +28,23 @@ pub(super) fn again(program: &Program, limit_bytes: u64) -> Option<Partition> {
     (!is_same).then_some(Partition { program: divided, sources, earlier: None })
 }
 
+/// Returns the bytes that the most demanding part of a launch touches if it is cut along as many axes as possible.
+pub(super) fn least_bytes(launch: &ProgramLaunch) -> u64 {
+    let parts = match launch.kernel.facts().cut_choice {
+        CutChoice::Nested => divided(launch, 0),
+        CutChoice::First | CutChoice::Least => Vec::new(),
+    };
+    if parts.len() < 2 {
+        return touched_bytes(launch);
+    }
+    let is_same = parts.iter().all(|part| part.kernel.name() == launch.kernel.name());
+    let most = match is_same {
+        true => parts.iter().max_by_key(|part| touched_bytes(part)).map(least_bytes),
+        false => parts.iter().map(least_bytes).max(),
+    };
+    most.unwrap_or(0)
+}
+
 /// Returns a launch in parts along one axis; if that is impossible, as launches for each kind of result; if that is impossible, too, as it
 /// is.
 fn divided(launch: &ProgramLaunch, limit_bytes: u64) -> Vec<ProgramLaunch> {

@@ -9,6 +9,7 @@ use crate::early_updates::updates_early;
 use crate::error::PlanError;
 use crate::liveness::{Liveness, liveness};
 use crate::order::{LaunchOrder, Ordered};
+use crate::partition::least_limit_bytes;
 
 /// A program in one order, with outputs in the place of dying inputs.
 pub(super) struct Candidate {
@@ -50,7 +51,7 @@ impl Candidate {
 
 /// A program in the orders that are planned.
 #[derive(Clone, Copy)]
-pub(super) struct Orders<'v> {
+pub(super) struct Candidates<'v> {
     /// In file order.
     pub(super) file: &'v Candidate,
     /// With updates as early as possible.
@@ -77,10 +78,16 @@ pub(super) fn check_sizes(file: &Candidate, limits: &Limits) -> Result<(u64, Str
     }
     let (bytes, launch) = minimum_budget(file, limits);
     if bytes > limits.memory_bytes {
-        // A plan with heaps for it would itself be too large to represent.
-        let (has, name) = (limits.memory_bytes, &limits.name);
-        let reason = format!("it needs {bytes} bytes at once, but the device has {has}: {name}");
-        return Err(PlanError::Tensor { launch, reason });
+        // A plan with heaps for it would itself be too large to represent. What fits in parts is never that large.
+        let parts_bytes = least_limit_bytes(&file.apart);
+        if parts_bytes > limits.memory_bytes {
+            let (has, name) = (limits.memory_bytes, &limits.name);
+            let reason = format!(
+                "it needs {bytes} bytes at once, and in the smallest parts a launch still needs {parts_bytes}, but the device \
+                 has {has}: {name}"
+            );
+            return Err(PlanError::Tensor { launch, reason });
+        }
     }
     Ok((bytes, launch))
 }

@@ -39,7 +39,7 @@ impl Planner<'_> {
         other: Option<&Filled>,
     ) -> Result<Option<Filled>, PlanError> {
         let split = split(candidate);
-        let needed = split.needed_bytes().into_iter().max().unwrap_or(0);
+        let needed = split.most_needed_bytes();
         if needed > capacity_bytes {
             return Ok(None);
         }
@@ -165,7 +165,7 @@ mod tests {
             let work = Work::new(program.launches.len(), false, &never);
             let planner = Planner::new(&program, &limits, &costs, &work);
             let live = split(&file);
-            let needed_bytes = live.needed_bytes().into_iter().max().unwrap_or(0);
+            let needed_bytes = live.most_needed_bytes();
             let capacity_bytes = needed_bytes * [8, 9, 10, 12][seed as usize % 4] / 8;
             let limit = OccupancyLimit {
                 keep_bytes: capacity_bytes,

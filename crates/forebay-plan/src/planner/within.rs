@@ -11,7 +11,7 @@ use crate::tuning::{SEARCH_WORK_BY_GAP, SLOW, SLOW_ENOUGH_TO_CUT};
 use forebay_model::program::Program;
 use forebay_offload::share_search::ShareSearch;
 
-use super::candidate::{Candidate, Orders, split};
+use super::candidate::{Candidate, Candidates, split};
 use super::cutting::Cutting;
 use super::{Filled, PlanOptions, Planner, with_bound};
 
@@ -47,8 +47,8 @@ impl Planner<'_> {
         let mut best: Option<(Plan, &Candidate)> = None;
         if let Some((file, reordered)) = whole {
             early = Candidate::early(self.program, options.order, self.costs);
-            let orders = Orders { file, early: early.as_ref(), reordered };
-            let (plan, candidate) = self.within(orders, capacity_bytes, spill_beyond_bytes, ways)?;
+            let candidates = Candidates { file, early: early.as_ref(), reordered };
+            let (plan, candidate) = self.within(candidates, capacity_bytes, spill_beyond_bytes, ways)?;
             best = Some((self.with_split_barriers(plan), candidate));
         }
         let is_slow =
@@ -63,8 +63,8 @@ impl Planner<'_> {
                 break;
             }
             let planner = Planner { costs, cut: true, ..*self };
-            let orders = Orders { file, early: early.as_ref(), reordered: None };
-            let (plan, candidate) = match planner.within(orders, capacity_bytes, spill_beyond_bytes, ways) {
+            let candidates = Candidates { file, early: early.as_ref(), reordered: None };
+            let (plan, candidate) = match planner.within(candidates, capacity_bytes, spill_beyond_bytes, ways) {
                 // A cutting without a placement is skipped; another may have one.
                 Err(PlanError::Check { .. }) => continue,
                 found => found?,
@@ -86,7 +86,7 @@ impl Planner<'_> {
     /// A disk may fail as long as nothing has changed, but not after that, so updates come last if one is used.
     fn within<'v>(
         &self,
-        Orders { file, early, reordered }: Orders<'v>,
+        Candidates { file, early, reordered }: Candidates<'v>,
         capacity_bytes: u64,
         spill_beyond_bytes: Option<u64>,
         ways: &[OnDisk],

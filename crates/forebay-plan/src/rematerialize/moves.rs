@@ -75,7 +75,7 @@ impl Moves {
     }
 
     /// Returns all moves that drop a buffer.
-    pub(super) fn drops(&self) -> impl DoubleEndedIterator<Item = Move> {
+    pub(super) fn drops(&self) -> impl DoubleEndedIterator<Item = Move> + ExactSizeIterator {
         (0..self.drops.len()).map(Move::Drop)
     }
 

@@ -229,8 +229,11 @@ fn change_launch(name: &str, program: &Program, cut: &Partition, source: usize, 
     }
 }
 
-/// Cuts a program in several ways and changes each part.
+/// Checks the smallest limit, then cuts a program in several ways and changes each part.
 pub fn mutate(name: &str, program: &Program, tried: &mut Tried) {
+    let finest = partition(program, 0);
+    let parts = &finest.as_ref().map_or(program, |finest| &finest.program).launches;
+    assert_eq!(least_limit_bytes(program), parts.iter().map(touched_bytes).max().unwrap_or(0), "{name}");
     let most = program.launches.iter().map(touched_bytes).max().unwrap_or(0);
     for limit_bytes in [least_limit_bytes(program), most / 3] {
         change_each(name, program, limit_bytes, tried);
