@@ -198,7 +198,7 @@ pub struct Window {
     pub dilations: Vec<u64>,
     /// Padding before, in elements.
     pub pads_begin: Vec<u64>,
-    /// Padding after, in elements. Outputs are given by their descriptors, so this is only for the record.
+    /// Padding after, in elements. Outputs are given by their descriptors, so only means that count padding depend on this.
     pub pads_end: Vec<u64>,
 }
 
@@ -288,7 +288,7 @@ impl Activation {
             Activation::None => Ok(false),
             Activation::Relu => Ok(true),
             Activation::Clip { .. } | Activation::Function(_) => {
-                Err(format!("batch normalisation applies a ReLU or nothing, not {self:?}"))
+                Err(format!("batch normalization applies a ReLU or nothing, not {self:?}"))
             }
         }
     }

@@ -21,7 +21,7 @@ pub(super) fn lower(
     let (gradient, size, alpha, beta, bias) = match *kernel {
         Kernel::LocalResponseNormalization { size, alpha, beta, bias } => (false, size, alpha, beta, bias),
         Kernel::LocalResponseNormalizationGradient { size, alpha, beta, bias } => (true, size, alpha, beta, bias),
-        _ => return Err(unsupported(kernel, "not a local response normalisation")),
+        _ => return Err(unsupported(kernel, "not a local response normalization")),
     };
     let operands = || reads.iter().chain(writes);
     require_float32(reads, writes).map_err(refuse)?;

@@ -12,6 +12,9 @@ use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, shaders, un
 const PAD_DIMENSIONS: usize = 9;
 /// The number of elements that a workgroup of `movement_gather_gradient.slang` or `movement_scatter.slang` computes.
 const GRADIENT_ELEMENTS_PER_GROUP: u64 = 256 * 8;
+/// The maximum number of indices that the workgroups of a dispatch read, each of which goes through all of them: a driver stops dispatches
+/// that take seconds.
+const INDEX_READS_MAX: u64 = 1 << 36;
 
 /// Lowers a kernel of this family.
 pub(super) fn lower(
@@ -208,6 +211,7 @@ fn gather_gradient(
         return Err(format!("the Vulkan device does not support sums of {}; cast to float32 first", dy.data_type()));
     }
     let groups_per_row = (size * inner).div_ceil(GRADIENT_ELEMENTS_PER_GROUP);
+    check_index_reads(outer * groups_per_row, indices)?;
     let groups = groups(outer * groups_per_row, gpu);
     let numbers = [ddata.element_count(), inner, indices.element_count(), size];
     let mut parameters = vec![groups[0]];
@@ -240,7 +244,9 @@ fn scatter(op: ScatterOp, reads: &[TensorDesc], y: &TensorDesc, gpu: &Target) ->
     }
     let words = if bytes == 8 { 2 } else { 1 };
     let elements = y.element_count() * words;
-    let groups = groups(elements.div_ceil(GRADIENT_ELEMENTS_PER_GROUP), gpu);
+    let group_count = elements.div_ceil(GRADIENT_ELEMENTS_PER_GROUP);
+    check_index_reads(group_count, indices)?;
+    let groups = groups(group_count, gpu);
     let numbers = [elements, inner * words, indices.element_count(), size];
     let mut parameters = vec![groups[0]];
     parameters.extend(numbers.map(|number| number as u32));
@@ -249,6 +255,17 @@ fn scatter(op: ScatterOp, reads: &[TensorDesc], y: &TensorDesc, gpu: &Target) ->
     let constants = vec![op.opcode(), kind.opcode(), bytes.min(4) as u32];
     let bindings = bindings(operands);
     Ok(vec![Dispatch { shader: &shaders::MOVEMENT_SCATTER, constants, bindings, parameters, groups }])
+}
+
+/// Checks that workgroups which go through all indices do not take too long.
+fn check_index_reads(group_count: u64, indices: &TensorDesc) -> Result<(), String> {
+    let count = indices.element_count();
+    match group_count.saturating_mul(count) <= INDEX_READS_MAX {
+        true => Ok(()),
+        false => Err(format!(
+            "each of {group_count} workgroups would read {count} indices, more than {INDEX_READS_MAX} in all; use the host"
+        )),
+    }
 }
 
 /// Checks that a tensor is packed and that the indices of its elements, or of its words if there are more, fit in 31 bits.
@@ -260,5 +277,33 @@ fn require_numbered(desc: &TensorDesc) -> Result<(), String> {
     match words < 1 << 31 {
         true => Ok(()),
         false => Err(format!("{desc} has {words} elements or words; fewer than 2^31 are supported")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn updates_by_very_many_indices_are_left_to_the_host() {
+        let packed = |data_type: DataType, sizes: &[u64]| TensorDesc::packed(data_type, sizes).unwrap();
+        let scattered = |rows: u64| {
+            let (data, indices) = (packed(DataType::Float32, &[rows, 1]), packed(DataType::Int64, &[rows]));
+            let reads = [data.clone(), indices, data.clone()];
+            lower(&Kernel::Scatter { op: ScatterOp::Add }, &reads, &[data], &Target::LEAST)
+        };
+        let gathered = |[rows, inner]: [u64; 2], count: u64| {
+            let reads = [packed(DataType::Float32, &[count, inner]), packed(DataType::Int64, &[count])];
+            let ddata = packed(DataType::Float32, &[rows, inner]);
+            lower(&Kernel::GatherGradient { axis: 0 }, &reads, &[ddata], &Target::LEAST)
+        };
+        // Pixels of a large image; the embeddings of a language model.
+        assert!(scattered(1 << 20).is_ok() && gathered([1 << 20, 1], 1 << 20).is_ok());
+        assert!(gathered([128_000, 4096], 8192).is_ok());
+        for refused in [scattered(1 << 24), gathered([1 << 24, 1], 1 << 24)] {
+            let refusal = refused.unwrap_err().to_string();
+            assert!(refusal.contains("each of 8192 workgroups would read 16777216 indices"), "{refusal}");
+            assert!(refusal.contains("use the host"), "{refusal}");
+        }
     }
 }

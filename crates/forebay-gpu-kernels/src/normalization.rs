@@ -55,7 +55,7 @@ pub(super) fn lower(
         }
         Kernel::LayerNormalization { axis, epsilon } => layer(axis, epsilon, reads, writes, gpu),
         Kernel::LayerNormalizationGradient { axis } => layer_gradient(axis, reads, writes, gpu),
-        _ => Err("not a normalisation".into()),
+        _ => Err("not a normalization".into()),
     };
     lowered.map_err(|reason| unsupported(kernel, reason))
 }

@@ -45,7 +45,7 @@ pub(super) fn lower(
 /// Returns the sizes given by the operands that `Recurrent` reads.
 fn sizes(recurrence: &Recurrence, reads: &[TensorDesc]) -> Result<Sizes, String> {
     let cell = recurrence.cell;
-    let wanted = if cell.has_cell_state() { 7 } else { 5 };
+    let (wanted, _) = cell.counts();
     if reads.len() != wanted {
         return Err(format!("found {} operands, expected {wanted}", reads.len()));
     }
@@ -129,7 +129,7 @@ fn forward(
     gpu: &Target,
 ) -> Result<Lowered, String> {
     let sizes = sizes(recurrence, reads)?;
-    let wanted = if recurrence.cell.has_cell_state() { 3 } else { 2 };
+    let (_, wanted) = recurrence.cell.counts();
     if writes.len() != wanted {
         return Err(format!("found {} results, expected {wanted}", writes.len()));
     }
@@ -147,12 +147,7 @@ fn gradient(
     gpu: &Target,
 ) -> Result<Lowered, String> {
     let is_lstm = recurrence.cell.has_cell_state();
-    let (first, count) = if is_lstm { (3, 7) } else { (2, 5) };
-    let wanted = match recurrence.cell {
-        RecurrentCell::Lstm { .. } => 5,
-        RecurrentCell::Gru { .. } => 4,
-        RecurrentCell::Simple => 3,
-    };
+    let ((first, wanted), (count, _)) = (recurrence.cell.gradient_counts(), recurrence.cell.counts());
     let wanted_reads = first + count + 1;
     if reads.len() != wanted_reads {
         return Err(format!("found {} operands, expected {wanted_reads}", reads.len()));

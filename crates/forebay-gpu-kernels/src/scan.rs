@@ -17,6 +17,8 @@ const FOUND_MAX: u64 = 16;
 /// The maximum number of elements that are looked at one after another to find the first ones of rows: a driver stops dispatches that take
 /// seconds.
 const LOOKS_MAX: u64 = 1 << 32;
+/// The maximum number of elements of a row that an invocation sums up one after another, for the same reason.
+const SCANNED_MAX: u64 = 1 << 21;
 /// The number of rows that even small devices process at the same time.
 const ROWS_AT_ONCE: u64 = 64;
 /// The number of elements of a row that a workgroup of `sort.slang` puts in order, and what its dispatches do.
@@ -74,6 +76,9 @@ fn scan(
     let operands: Vec<&TensorDesc> = reads.iter().chain([y]).collect();
     require_packed(&operands, y.data_type(), y.element_count())?;
     let [outer, size, inner] = split(y, axis)?;
+    if size > SCANNED_MAX {
+        return Err(format!("rows of {size} elements, more than {SCANNED_MAX}, take too long; use the host"));
+    }
     let shader = match y.data_type() {
         DataType::Float32 => &shaders::SCAN_F32,
         DataType::Float64 => &shaders::SCAN_F64,
@@ -175,6 +180,18 @@ fn sorted([rows, size, chosen]: [u64; 3], words: &[u32], elements: [u32; 3], gpu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn running_sums_of_very_long_rows_are_left_to_the_host() {
+        let lowered = |rows: u64, size: u64| {
+            let desc = TensorDesc::packed(DataType::Float32, &[rows, size]).unwrap();
+            let kernel = Kernel::Scan { axis: 1, op: ScanOp::Sum, exclusive: false, reverse: false };
+            lower(&kernel, std::slice::from_ref(&desc), std::slice::from_ref(&desc), &Target::LEAST)
+        };
+        assert!(lowered(64, 1 << 16).is_ok() && lowered(1, 1 << 21).is_ok());
+        let refusal = lowered(1, 1 << 22).unwrap_err().to_string();
+        assert!(refusal.contains("rows of 4194304 elements") && refusal.contains("use the host"), "{refusal}");
+    }
 
     #[test]
     fn many_elements_are_sorted_instead_of_found_one_after_another() {

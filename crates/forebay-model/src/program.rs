@@ -194,6 +194,22 @@ impl Program {
         &self.buffers[id.0 as usize]
     }
 
+    /// The launches before the update phase, and those of the update phase.
+    ///
+    /// ```
+    /// use forebay_base::Kernel;
+    /// use forebay_model::program::{Program, ProgramLaunch};
+    ///
+    /// let launch = |name: &str| ProgramLaunch::new(name, Kernel::Copy, Vec::new(), Vec::new());
+    /// let launches = ["product", "gradient", "update"].map(launch).to_vec();
+    /// let program = Program { launches, update_start: 2, ..Program::default() };
+    /// let (before, updates) = program.phases();
+    /// assert_eq!((before.len(), updates[0].name.as_str()), (2, "update"));
+    /// ```
+    pub fn phases(&self) -> (&[ProgramLaunch], &[ProgramLaunch]) {
+        self.launches.split_at(self.update_start.min(self.launches.len()))
+    }
+
     /// Total size in bytes of all buffers with a role, each counted once; saturating.
     pub fn size_bytes(&self, role: Role) -> u64 {
         let sizes = self.buffers.iter().filter(|buffer| buffer.role == role).map(|buffer| buffer.size_bytes);

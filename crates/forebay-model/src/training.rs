@@ -413,7 +413,7 @@ fn candidates(
     let weights: Vec<ValueId> = weights.collect();
     let patterns = options.groups.iter().flat_map(|group| [&group.pattern].into_iter().chain(&group.more_patterns));
     let groups = patterns.map(|pattern| (pattern, "matches no parameter for a group"));
-    let frozen = options.freeze.iter().map(|pattern| (pattern, "freezes nothing"));
+    let frozen = options.freeze.iter().map(|pattern| (pattern, "matches no parameter to freeze"));
     groups::check(&options.groups)?;
     for (pattern, what) in frozen.chain(groups) {
         // Patterns can also match initializers that are not trained anyway.

@@ -113,6 +113,22 @@ fn a_language_model_learns_by_adapters_alone_with_the_same_bits_at_any_budget() 
     let exported = folder.path().join("exported.onnx");
     checkpoint.export(&model, &exported).unwrap();
     assert_eq!(std::fs::read(&exported).unwrap(), std::fs::read(&path).unwrap());
+    // The factors do not show their scale, but the checkpoint does.
+    options.alpha = 4.0;
+    let other = case.model().with_adapters(&options).unwrap();
+    let words =
+        "its adapters were trained with alpha 8, but those of the model have alpha 4; give them alpha 8 (--alpha 8)";
+    let error = checkpoint.export(&other, &exported).unwrap_err().to_string();
+    assert!(error.contains(words), "{error}");
+    let mut weaker = build(&other, &training, Some("60%"));
+    for checkpoint in [&checkpoint, &free.checkpoint(&JsonValue::Null).unwrap()] {
+        let error = weaker.restore(checkpoint).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    // Checkpoints of tensors alone, and of earlier versions, say nothing about it.
+    let mut silent = Checkpoint::new(checkpoint.tensors().unwrap());
+    silent.step = checkpoint.step;
+    weaker.restore(&silent).unwrap();
 }
 
 #[test]

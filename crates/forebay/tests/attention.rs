@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use forebay::training::{Loss, Optimizer, TrainingOptions};
-use forebay::{Model, Tensor};
+use forebay::{Model, Session, Tensor};
 use forebay_base::Command;
 use forebay_golden::{host, onnx, to_f64, trainer};
 use forebay_testing::Random;
+use forebay_testing::onnx::protobuf::{message, number};
 
 /// Batches, heads, rows, and elements per head.
 const SIZES: [usize; 4] = [2, 3, 6, 8];
@@ -215,5 +216,74 @@ fn gradients_are_slopes_of_the_loss() {
         let expected = f64::from(rate) * slope;
         let found = before - after;
         assert!((found - expected).abs() < 0.02 * expected, "case {i}: {found}, not {expected}");
+    }
+}
+
+/// Two nodes, one after the other, with new keys for sequences whose pasts have these lengths, in a cache of `positions`. Returns a row of
+/// the sum of their results for each.
+fn grouped(pasts: &[usize], positions: usize, window: i64, data: [&[f64]; 4]) -> Vec<Vec<f64>> {
+    let (batch, total) = (pasts.len(), pasts.iter().max().unwrap() + 1);
+    let [x, cache, cosines, sines] = data;
+    // The first positions of each sequence, and junk after its past.
+    let caches: Vec<f64> = (0..batch)
+        .flat_map(|row| (0..positions * 4).map(move |i| if i < 4 * pasts[row] { cache[row * 20 + i] } else { 9.0 }))
+        .collect();
+    let heads: [(&str, &[i64], bool); 4] = [
+        ("num_heads", &[2], false),
+        ("kv_num_heads", &[1], false),
+        ("do_rotary", &[1], false),
+        ("local_window_size", &[window], false),
+    ];
+    let inputs = ["x", "", "", "keys", "values", "last", "total", "cosines", "sines"];
+    let grouped = onnx::node("GroupQueryAttention", &inputs, "first", &heads);
+    let inputs = ["x", "", "", "k", "v", "next_last", "next_total", "cosines", "sines"];
+    let next = onnx::node("GroupQueryAttention", &inputs, "second", &heads);
+    let to_int32: [(&str, &[i64], bool); 1] = [("to", &[6], false)];
+    let nodes = [
+        onnx::node("Cast", &["lengths"], "last", &to_int32),
+        onnx::node("Cast", &["length"], "total", &to_int32),
+        onnx::node("Cast", &["next_lengths"], "next_last", &to_int32),
+        onnx::node("Cast", &["next_length"], "next_total", &to_int32),
+        [grouped, message(2, b"k"), message(2, b"v"), message(7, b"com.microsoft")].concat(),
+        [next, message(7, b"com.microsoft")].concat(),
+        onnx::node("Add", &["first", "second"], "y", &[]),
+    ];
+    let lengths: Vec<f64> = pasts.iter().map(|&past| past as f64).collect();
+    let next_lengths: Vec<f64> = pasts.iter().map(|&past| (past + 1) as f64).collect();
+    let initializers = [
+        onnx::floats("next_lengths", &[batch], &next_lengths),
+        onnx::floats("next_length", &[1], &[(total + 1) as f64]),
+        onnx::floats("lengths", &[batch], &lengths),
+        onnx::floats("length", &[1], &[total as f64]),
+        onnx::floats("keys", &[batch, 1, positions, 4], &caches),
+        onnx::floats("values", &[batch, 1, positions, 4], &caches),
+        onnx::floats("cosines", &[9, 2], cosines),
+        onnx::floats("sines", &[9, 2], sines),
+    ];
+    let model = onnx::model(&nodes, &initializers, ("x", &[batch, 1, 16]), ("y", &[batch, 1, 8]));
+    let domain = [message(1, b"com.microsoft"), number(2, 1)].concat();
+    let model = Model::from_bytes(&[model, message(8, &domain)].concat()).unwrap();
+    let mut session = Session::builder(&model).engine(host(2)).build().unwrap();
+    let x: Vec<f32> = x.iter().map(|&value| value as f32).collect();
+    let x = Tensor::from_f32(&[batch as u64, 1, 16], &x);
+    let outputs = session.run([("x".to_string(), x)].into()).unwrap();
+    to_f64(&outputs["y"]).chunks(8).map(<[f64]>::to_vec).collect()
+}
+
+#[test]
+fn sequences_of_different_lengths_continue_as_they_do_alone() {
+    let mut random = Random::new(9);
+    let (x, cache) = (random.values(32), random.values(40));
+    let (cosines, sines) = (random.values(18), random.values(18));
+    for window in [-1, 2] {
+        for positions in [4, 7] {
+            let both = grouped(&[4, 2], positions, window, [&x, &cache, &cosines, &sines]);
+            for (row, past) in [4, 2].into_iter().enumerate() {
+                let own = [&x[16 * row..16 * (row + 1)], &cache[20 * row..20 * (row + 1)], &cosines, &sines];
+                let alone = &grouped(&[past], past, window, own)[0];
+                let distance = both[row].iter().zip(alone).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                assert!(distance < 1e-5, "{positions} positions, window {window}, row {row}: {distance}");
+            }
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use forebay::training::{Loss, Optimizer, Precision, TrainingOptions};
-use forebay::{DataType, MemorySize, Model, Tensor, Trainer};
+use forebay::{DataType, MemorySize, Model, Session, Tensor, Trainer};
 use forebay_golden::{Case, host, onnx, trainer};
 use forebay_testing::Random;
 use half::{bf16, f16};
@@ -208,6 +208,45 @@ fn batch_normalization_of_16_bits_trains() {
         let mean = trainer.state().unwrap()["mean"].to_f32().unwrap();
         // Three times a tenth of the way to 4 and 5.
         assert!((mean[0] - 4.0 * 0.271).abs() < 0.02 && (mean[1] - 5.0 * 0.271).abs() < 0.02, "{kind}: {mean:?}");
+    }
+}
+
+/// A ReLU in another type than what is before or after it: the bits are those of separate launches.
+#[test]
+fn functions_are_not_moved_across_conversions() {
+    let cast = |from: &str, to: &str, kind: i64| onnx::node("Cast", &[from], to, &[("to", &[kind], false)]);
+    let shape = [1, 1, SIDE, SIDE];
+    let x = tensor(&shape.map(|size| size as u64), &numbers(1, PLACES));
+    for (operator, sizes) in [("Conv", &[1, 1, 3, 3][..]), ("MatMul", &[SIDE, SIDE][..]), ("Add", &[SIDE, SIDE][..])] {
+        let weights = [onnx::floats("w", sizes, &numbers(2, sizes.iter().product()))];
+        let node = |inputs: &[&str], output: &str| match operator {
+            "Conv" => onnx::node(operator, inputs, output, &[("pads", &[1; 4], true)]),
+            _ => onnx::node(operator, inputs, output, &[]),
+        };
+        let before = [
+            cast("x", "x16", onnx::FLOAT16),
+            cast("w", "w16", onnx::FLOAT16),
+            node(&["x16", "w16"], "a16"),
+            cast("a16", "a", onnx::FLOAT),
+            onnx::node("Relu", &["a"], "y", &[]),
+        ];
+        let after = [
+            node(&["x", "w"], "a"),
+            onnx::node("Relu", &["a"], "b", &[]),
+            cast("b", "b16", onnx::FLOAT16),
+            cast("b16", "y", onnx::FLOAT),
+        ];
+        for nodes in [before.as_slice(), after.as_slice()] {
+            let model = Model::from_bytes(&onnx::model(nodes, &weights, ("x", &shape), ("y", &shape))).unwrap();
+            let run = |fuse: bool| {
+                let mut session = Session::builder(&model).engine(host(2).fuse(fuse)).build().unwrap();
+                session.run(BTreeMap::from([("x".to_string(), x.clone())])).unwrap().remove("y").unwrap()
+            };
+            let y = run(true);
+            assert_eq!(y, run(false), "{operator}");
+            let is_rounded = |value: f32| f16::from_f32(value).to_f32() == value;
+            assert!(y.to_f32().unwrap().into_iter().all(is_rounded), "{operator}");
+        }
     }
 }
 

@@ -71,6 +71,30 @@ fn nodes_stay_float32_where_they_are_named() {
     assert!(error.contains("'nothing' matches no node"), "{error}");
 }
 
+/// A ReLU that stays float32 after a convolution in bfloat16, and a convolution that does before a ReLU and another in float16.
+#[test]
+fn what_stays_float32_next_to_a_relu_trains_and_validates() {
+    let numbers = |count: usize| (0..count).map(|i| (i * 37 % 101) as f32 / 101.0 - 0.5).collect::<Vec<_>>();
+    let graph = GraphBuilder::new()
+        .input("x", FLOAT, &["2", "1", "6", "6"])
+        .floats("w1", &[1, 1, 3, 3], &numbers(9))
+        .floats("w2", &[1, 1, 3, 3], &numbers(9))
+        .node("Conv", &["x", "w1"], &["convolved"])
+        .node("Relu", &["convolved"], &["rectified"])
+        .node("Conv", &["rectified", "w2"], &["y"])
+        .output("y", FLOAT, &["2", "1", "2", "2"]);
+    let model = Model::from_bytes(&graph.build()).unwrap();
+    let x = BTreeMap::from([("x".to_string(), Tensor::from_f32(&[2, 1, 6, 6], &numbers(72)))]);
+    let targets = Tensor::from_f32(&[2, 1, 2, 2], &numbers(8));
+    for (mut precision, pattern) in [(Precision::bfloat16(), "rectified"), (Precision::float16(), "w1")] {
+        precision.float32.push(pattern.to_string());
+        let mut trainer = Trainer::builder(&model).loss(Loss::MeanSquaredError).precision(precision).build().unwrap();
+        let before = trainer.evaluate(x.clone(), targets.clone()).unwrap().loss;
+        let loss = trainer.step(x.clone(), targets.clone()).unwrap().loss;
+        assert!(loss > 0.0 && (loss - before).abs() <= 1e-6 * loss, "{pattern}: {loss}, evaluated {before}");
+    }
+}
+
 /// Two products with a function between them: what is kept of it takes half as many bytes.
 #[test]
 fn what_is_stored_takes_half_of_the_memory() {

@@ -13,7 +13,7 @@ pub const ATTENTION_KEYS: u64 = 256;
 ///
 /// h is a multiple of g: h / g consecutive heads share keys and values. A mask \[n, h, m, l], whose first three sizes may also be 1, is
 /// added to the scores if it is `float32`; if it is bool, keys whose entry is false are not attended to. A row that attends to no key gives
-/// NaN, as the softmax of an empty set does.
+/// 0, and has no gradient.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionOptions {
     /// Factor by which the products are multiplied.

@@ -428,10 +428,10 @@ impl Kernel {
             Kernel::Pad { begins, mode: _ } => movement::pad(begins),
             Kernel::Fill { value: _ } => elementwise::fill(),
             Kernel::Reduce { op, axes } => reduction::reduce(*op, axes),
-            Kernel::Softmax { axis } => reduction::softmax(*axis),
-            Kernel::LogSoftmax { axis } => reduction::log_softmax(*axis),
-            Kernel::SoftmaxGradient { axis } => reduction::softmax_gradient(*axis),
-            Kernel::LogSoftmaxGradient { axis } => reduction::log_softmax_gradient(*axis),
+            Kernel::Softmax { axis } => reduction::softmax(KernelKind::Softmax, *axis),
+            Kernel::LogSoftmax { axis } => reduction::softmax(KernelKind::LogSoftmax, *axis),
+            Kernel::SoftmaxGradient { axis } => reduction::softmax_gradient(KernelKind::SoftmaxGradient, *axis),
+            Kernel::LogSoftmaxGradient { axis } => reduction::softmax_gradient(KernelKind::LogSoftmaxGradient, *axis),
             Kernel::SoftmaxCrossEntropy { axis, ignore_index: _ } => loss::cross_entropy(*axis),
             Kernel::SoftmaxCrossEntropyGradient { axis, ignore_index } => {
                 loss::cross_entropy_gradient(*axis, *ignore_index)

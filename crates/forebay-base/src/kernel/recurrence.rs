@@ -122,6 +122,33 @@ impl RecurrentCell {
     pub const fn has_cell_state(self) -> bool {
         matches!(self, RecurrentCell::Lstm { .. })
     }
+
+    /// Numbers of operands and results of `Recurrent`.
+    ///
+    /// ```
+    /// use forebay_base::kernel::RecurrentCell;
+    ///
+    /// assert_eq!(RecurrentCell::Simple.counts(), (5, 2));
+    /// ```
+    pub const fn counts(self) -> (usize, usize) {
+        if self.has_cell_state() { (7, 3) } else { (5, 2) }
+    }
+
+    /// How many operands of `RecurrentGradient` come before those of `Recurrent` (its output comes after them), and the number of
+    /// results.
+    ///
+    /// ```
+    /// use forebay_base::kernel::RecurrentCell;
+    ///
+    /// assert_eq!(RecurrentCell::Lstm { couples_forget: false }.gradient_counts(), (3, 5));
+    /// ```
+    pub const fn gradient_counts(self) -> (usize, usize) {
+        match self {
+            RecurrentCell::Lstm { .. } => (3, 5),
+            RecurrentCell::Gru { .. } => (2, 4),
+            RecurrentCell::Simple => (2, 3),
+        }
+    }
 }
 
 /// One direction in which a sequence is processed.

@@ -140,6 +140,31 @@ impl<'a> NodeView<'a> {
             .ok_or_else(|| self.error(format!("input {i} must contain integers, not {}", tensor.data_type())))
     }
 
+    /// Returns input `i`, a single integer, on which shapes depend.
+    ///
+    /// # Errors
+    /// Fails if it is not constant or not a single integer.
+    pub fn constant_integer(&self, i: usize) -> Result<i64, ModelError> {
+        match self.constant_ints(i)?.as_slice() {
+            &[number] => Ok(number),
+            numbers => Err(self.error(format!("input {i} must be one integer, not {}", numbers.len()))),
+        }
+    }
+
+    /// Returns input `i`, a single number, on which shapes depend.
+    ///
+    /// # Errors
+    /// Fails if it is not constant or not a single number.
+    pub fn constant_number(&self, i: usize) -> Result<f64, ModelError> {
+        let tensor = self.needed(i)?;
+        let numbers =
+            tensor.to_f64().or_else(|| Some(tensor.to_i64()?.into_iter().map(|value| value as f64).collect()));
+        match numbers.as_deref() {
+            Some(&[number]) => Ok(number),
+            _ => Err(self.error(format!("input {i} must be one number, not {}", tensor.ty()))),
+        }
+    }
+
     /// Returns an attribute.
     pub fn attribute(&self, name: &str) -> Option<&'a Attribute> {
         match &self.node.operation {

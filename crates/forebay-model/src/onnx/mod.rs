@@ -199,7 +199,9 @@ impl Model {
         &self.altered
     }
 
-    /// Returns the names of the floating-point initializers that are constants in [`Model::trainable_graph`].
+    /// Returns the names of the floating-point initializers that are constants in [`Model::trainable_graph`], and then of those that get
+    /// no gradient because outputs depend on them only through rounded numbers: results of `QuantizeLinear`, or of
+    /// `DynamicQuantizeLinear` except its scale.
     ///
     /// # Errors
     /// Fails if [`Model::trainable_graph`] does.
@@ -211,8 +213,15 @@ impl Model {
         let graph = self.trainable_graph()?;
         let is_float =
             |id: &ValueId| graph.initializers.get(id).is_some_and(|contents| contents.data_type().is_float());
-        let untrained = graph.constants.difference(&self.graph.constants).filter(|id| is_float(id));
-        Ok(untrained.map(|&id| graph.value(id).name.clone()).collect())
+        let constants = graph.constants.difference(&self.graph.constants).filter(|id| is_float(id));
+        let is_exact = |node: &Node, output: usize| match node.operation.name() {
+            "QuantizeLinear" => false,
+            "DynamicQuantizeLinear" => output == 1,
+            _ => true,
+        };
+        let (used, trained) = (reaching_outputs(&graph, |_, _| true), reaching_outputs(&graph, is_exact));
+        let rounded = used.difference(&trained).filter(|id| is_float(id) && !graph.constants.contains(id));
+        Ok(constants.chain(rounded).map(|&id| graph.value(id).name.clone()).collect())
     }
 }
 
@@ -252,6 +261,18 @@ fn multiplied(graph: &Graph) -> BTreeSet<ValueId> {
         i == 1 && PRODUCTS.contains(&name) || RECURRENT_WEIGHTS.contains(&i) && RECURRENT.contains(&name)
     };
     used_only(graph, is_product)
+}
+
+/// Returns the values on which outputs depend through those outputs of nodes (by number) that a predicate accepts.
+fn reaching_outputs(graph: &Graph, accepts: impl Fn(&Node, usize) -> bool) -> BTreeSet<ValueId> {
+    let mut reaching: BTreeSet<ValueId> = graph.outputs.iter().flat_map(|&output| graph.tensors(output)).collect();
+    for node in graph.nodes.iter().rev() {
+        let mut outputs = node.outputs.iter().enumerate();
+        if outputs.any(|(i, output)| output.is_some_and(|output| accepts(node, i) && reaching.contains(&output))) {
+            reaching.extend(node.inputs.iter().flatten());
+        }
+    }
+    reaching
 }
 
 /// Returns the values that nodes use, and only as inputs that a predicate accepts.

@@ -92,6 +92,11 @@ pub(super) fn window(
             None if ceil && padded > 0 && taps - padded < strides[i] => 0,
             None => return Err(error()),
         };
+        if input[i] == 0 {
+            return Err(view.error(format!(
+                "windows over the spatial sizes {input:?} see only padding; size {i} of these must be at least 1"
+            )));
+        }
         // A last window that would start in the padding after the input is omitted.
         if ceil && steps > 0 && steps * strides[i] >= input[i].saturating_add(pads_begin[i]) {
             steps -= 1;

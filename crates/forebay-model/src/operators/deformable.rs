@@ -1,14 +1,12 @@
 //! Convolution whose taps are displaced by computed offsets.
 
-use forebay_base::Kernel;
 use forebay_base::kernel::BinaryOp;
 
 use super::convolution::{groups, per_dimension};
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::sampling::{self, Polynomials};
-use super::shapes::{product, size};
+use super::shapes::{product, require_few, size};
 use crate::error::ModelError;
-use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
 /// The rows of this family.
@@ -51,16 +49,14 @@ fn deformable_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     }
     let images = product(&view, &[n, offset_groups])?;
     let elements = product(&view, &x.ty.shape[2..])?;
-    sampling::require_few(&c, &[images])?;
-    sampling::require_few(&c, &[taps, places])?;
+    require_few(&view, &[images])?;
+    require_few(&view, &[taps, places])?;
     let index_type = sampling::index_type(product(&view, &[images, elements])?);
     let offsets = c.cast(&offsets, sampling::place_type(x.ty.data_type));
     let moved = c.reshape(&offsets, &[images, taps, d as u64, places])?;
     let mut axes = Vec::with_capacity(d);
     for axis in 0..d {
-        let ty = TensorType::new(moved.ty.data_type, &[images, taps, 1, places]);
-        let starts = vec![0, 0, axis as u64, 0];
-        let offset = c.kernel(Kernel::Slice { starts, steps: vec![1; 4] }, &[&moved], ty);
+        let offset = c.slice(&moved, 2, axis as u64, 1)?;
         let offset = c.reshape(&offset, &[images, taps * places, 1])?;
         // The positions of the taps without offsets.
         let index = |place: u64, sizes: &[u64]| (place / sizes[axis + 1..].iter().product::<u64>()) % sizes[axis];

@@ -31,6 +31,9 @@ fn gather_nd(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (data, indices) = (c.input(0)?, c.input(1)?);
     require_indices(&view, &indices)?;
+    if indices.ty.shape.last() == Some(&0) {
+        return Err(view.error(format!("the last dimension of the indices {} must be at least 1", indices.ty)));
+    }
     let batches = size(&view, "attribute batch_dims", view.int("batch_dims", 0)?)? as usize;
     let rows = row_numbers(&mut c, &data.ty.shape, &indices, batches.min(data.ty.shape.len()))?;
     let y = take_rows(&mut c, &data, rows.sizes, &rows.numbers, &rows.shape)?;

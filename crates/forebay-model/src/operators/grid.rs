@@ -1,13 +1,12 @@
 //! Sampling of images at a grid of positions, and grids of affine maps.
 
+use forebay_base::DataType;
 use forebay_base::kernel::{BinaryOp, UnaryOp};
-use forebay_base::{DataType, Kernel};
 
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::sampling::{self, Polynomials, Taps};
-use super::shapes::product;
+use super::shapes::{product, require_few};
 use crate::error::ModelError;
-use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
 /// The rows of this family.
@@ -64,16 +63,14 @@ fn grid_sample(view: NodeView) -> Result<Decomposition, ModelError> {
     let places = grid.ty.shape[1..=dimensions].to_vec();
     let place_count = product(&view, &places)?;
     let row_count = product(&view, &[n, product(&view, &x.ty.shape[2..])?])?;
-    sampling::require_few(&c, &[n])?;
+    require_few(&view, &[n])?;
     let index_type = sampling::index_type(row_count);
     let grid = c.cast(&grid, sampling::place_type(x.ty.data_type));
     let grid = c.reshape(&grid, &[n, place_count, dimensions as u64])?;
     let mut axes = Vec::with_capacity(dimensions);
     for (axis, &size) in x.ty.shape[2..].iter().enumerate() {
         // The grid lists the last axis first.
-        let starts = vec![0, 0, (dimensions - 1 - axis) as u64];
-        let ty = TensorType::new(grid.ty.data_type, &[n, place_count, 1]);
-        let place = c.kernel(Kernel::Slice { starts, steps: vec![1; 3] }, &[&grid], ty);
+        let place = c.slice(&grid, 2, (dimensions - 1 - axis) as u64, 1)?;
         axes.push((sampler.taps(&mut c, &place, size, index_type)?, size));
     }
     let firsts: Vec<i64> = (0..n).map(|image| (image * (row_count / n)) as i64).collect();
@@ -179,7 +176,7 @@ fn affine_grid(view: NodeView) -> Result<Decomposition, ModelError> {
         return Err(view.error(format!("maps {} do not match images {sizes:?}", theta.ty)));
     }
     let count = product(&view, places)?;
-    sampling::require_few(&c, &[count, d as u64 + 1])?;
+    require_few(&view, &[count, d as u64 + 1])?;
     let coordinate = |i: u64, size: u64, align: bool| match align {
         true if size == 1 => 0.0,
         true => -1.0 + 2.0 * i as f64 / (size - 1) as f64,

@@ -41,6 +41,14 @@ pub(super) fn integer(c: &mut Composer, data_type: DataType, value: i64) -> Resu
     Ok(c.constant(tensor))
 }
 
+/// The elements along an axis at constant indices.
+pub(super) fn take(c: &mut Composer, x: &Part, axis: usize, indices: &[i64]) -> Part {
+    let mut ty = x.ty.clone();
+    ty.shape[axis] = indices.len() as u64;
+    let indices = c.constant(Tensor::from_i64(&[indices.len() as u64], indices));
+    c.kernel(Kernel::Gather { axis }, &[x, &indices], ty)
+}
+
 /// The offsets of indices along an axis of `size` whose entries are `stride` apart: int64, with the indices' shape.
 pub(super) fn offsets(c: &mut Composer, indices: &Part, size: u64, stride: u64) -> Result<Part, ModelError> {
     let count = product(&c.view, &indices.ty.shape)?;
@@ -108,14 +116,15 @@ pub(super) struct Rows {
     pub shape: Vec<u64>,
 }
 
-/// The rows of data of `sizes` that tuples of indices (the last dimension) select, after batch axes that both have.
+/// The rows of data of `sizes` that tuples of indices (the last dimension) select, after batch axes that both have. A tuple of no indices
+/// selects all of a batch.
 pub(super) fn row_numbers(c: &mut Composer, sizes: &[u64], indices: &Part, batches: usize) -> Result<Rows, ModelError> {
     let shape = indices.ty.shape.clone();
     let error = || format!("indices {} do not match data of {sizes:?} with {batches} batch dimensions", indices.ty);
     let Some((&depth, places)) = shape.split_last() else { return Err(c.view.error(error())) };
     let end = usize::try_from(depth).ok().and_then(|depth| depth.checked_add(batches));
     let fits = |&end: &usize| end <= sizes.len() && places.len() >= batches && places[..batches] == sizes[..batches];
-    let Some(end) = end.filter(fits).filter(|&end| end > batches) else { return Err(c.view.error(error())) };
+    let Some(end) = end.filter(fits) else { return Err(c.view.error(error())) };
     let (count, rows) = (product(&c.view, places)?, product(&c.view, &sizes[..end])?);
     let inner = product(&c.view, &sizes[end..])?;
     let strides = packed_strides(&sizes[..end]);
@@ -135,7 +144,10 @@ pub(super) fn row_numbers(c: &mut Composer, sizes: &[u64], indices: &Part, batch
             None => own,
         });
     }
-    let mut numbers = numbers.ok_or_else(|| c.view.error(error()))?;
+    let mut numbers = match numbers {
+        Some(numbers) => numbers,
+        None => steps(c, count, 0)?,
+    };
     let groups = product(&c.view, &sizes[..batches])?;
     if groups > 1 {
         let of_groups = steps(c, groups, rows / groups)?;

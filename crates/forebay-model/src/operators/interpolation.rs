@@ -4,6 +4,7 @@ use forebay_base::kernel::{BinaryOp, ReduceOp};
 use forebay_base::{DataType, Kernel};
 
 use super::decomposition::{Composer, Part};
+use super::indices::take;
 use super::shapes::product;
 use crate::error::ModelError;
 use crate::graph::TensorType;
@@ -44,10 +45,8 @@ pub(super) fn weighted_sums(c: &mut Composer, x: &Part, axis: usize, rows: &[Tap
                 weights.push(weight);
             }
         }
-        let indices = c.integers(DataType::Int64, &[indices.len() as u64], &indices)?;
         let weights = c.floats(x.ty.data_type, &[count, taps as u64, 1], &weights)?;
-        let ty = TensorType::new(x.ty.data_type, &[outer, count * taps as u64, inner]);
-        let taken = c.kernel(Kernel::Gather { axis: 1 }, &[&x, &indices], ty);
+        let taken = take(c, &x, 1, &indices);
         let taken = c.reshape(&taken, &[outer, count, taps as u64, inner])?;
         let terms = c.binary(BinaryOp::Multiply, &taken, &weights)?;
         c.reduce(ReduceOp::Sum, &[2], &terms)?

@@ -5,7 +5,7 @@ use forebay_base::kernel::{BinaryOp, PoolOp, ReduceOp, UnaryOp};
 
 use super::convolution::{pool_window, spatial};
 use super::decomposition::{Composer, Decomposition, Part, composed};
-use super::sampling::require_few;
+use super::shapes::require_few;
 use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
@@ -69,7 +69,7 @@ fn lp_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     let x = wide(&mut c)?;
     let p = order(&view)?;
     let (window, shape) = pool_window(&view, &x.ty)?;
-    require_few(&c, &shape[2..])?;
+    require_few(&view, &shape[2..])?;
     let mut counts = vec![1.0];
     for (i, &output) in shape[2..].iter().enumerate() {
         // The number of taps of a window before a position of the padded input.

@@ -1,12 +1,13 @@
 //! Quantisation: real numbers as integers with a scale and a zero point, per tensor, along an axis or in blocks.
 
 use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
-use forebay_base::{DataType, Kernel, Tensor, narrow};
+use forebay_base::{DataType, Kernel, narrow};
 
 use super::conversion::{narrowing, type_attribute};
 use super::convolution::averaged;
 use super::decomposition::{Composer, Decomposition, Part, composed};
-use super::shapes::product;
+use super::indices::take;
+use super::shapes::{product, require_few};
 use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
@@ -74,7 +75,7 @@ fn limits(view: &NodeView, data_type: DataType) -> Result<(f32, f32), ModelError
             let (low, high) = narrow::limits(data_type).unwrap_or_default();
             (low as f32, high as f32)
         }
-        other => return Err(view.error(format!("{other} is not supported for quantised numbers here"))),
+        other => return Err(view.error(format!("{other} is not supported for quantized numbers here"))),
     })
 }
 
@@ -143,9 +144,9 @@ fn spread(c: &mut Composer, x: &TensorType, part: &Part) -> Result<Part, ModelEr
     if part.ty.shape != blocks {
         return Err(error(block));
     }
+    require_few(&view, &[size])?;
     let indices: Vec<i64> = (0..size).map(|index| (index / block_size) as i64).collect();
-    let indices = c.constant(Tensor::from_i64(&[size], &indices));
-    Ok(c.kernel(Kernel::Gather { axis }, &[part, &indices], TensorType::new(part.ty.data_type, &x.shape)))
+    Ok(take(c, part, axis, &indices))
 }
 
 /// The type that an attribute names, if any.
@@ -349,18 +350,15 @@ fn select(view: NodeView) -> Result<Decomposition, ModelError> {
 }
 
 fn global_average_pool(view: NodeView) -> Result<Decomposition, ModelError> {
-    let mut c = Composer::new(view);
-    let data_type = view.input_type(0)?.data_type;
-    let x = real(&mut c, 0)?;
-    let rank = x.ty.shape.len();
-    if rank < 3 {
-        return Err(view.error(format!("{} has no spatial dimensions", x.ty)));
-    }
-    let first = if view.int("channels_last", 0)? != 0 { 1 } else { 2 };
-    let axes: Vec<usize> = (first..first + rank - 2).collect();
-    let y = c.reduce(ReduceOp::Mean, &axes, &x)?;
-    let y = quantised(&mut c, &y, 3, data_type)?;
-    c.finish(y)
+    with(view, |c, x| {
+        let rank = x.ty.shape.len();
+        if rank < 3 {
+            return Err(view.error(format!("{} has no spatial dimensions", x.ty)));
+        }
+        let first = if view.int("channels_last", 0)? != 0 { 1 } else { 2 };
+        let axes: Vec<usize> = (first..first + rank - 2).collect();
+        c.reduce(ReduceOp::Mean, &axes, x)
+    })
 }
 
 /// Concatenates inputs with their own scales along an axis: each is padded with zeros, and the sum of all is quantised.

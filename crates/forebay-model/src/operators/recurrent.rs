@@ -7,7 +7,7 @@ use forebay_base::kernel::{
 use forebay_base::{DataType, Kernel, Tensor};
 
 use super::decomposition::{Composer, Decomposition, Part, composed};
-use super::shapes::product;
+use super::shapes::{product, require_few};
 use crate::error::ModelError;
 use crate::graph::{Attribute, TensorType};
 use crate::operator::{NodeView, Operator};
@@ -117,16 +117,10 @@ impl Sizes {
 }
 
 fn zeros(c: &mut Composer, shape: &[u64]) -> Result<Part, ModelError> {
-    let bytes = product(&c.view, shape)?.checked_mul(4).and_then(|bytes| usize::try_from(bytes).ok());
-    let tensor = bytes.and_then(|bytes| Tensor::new(DataType::Float32, shape, vec![0; bytes]));
-    let tensor = tensor.ok_or_else(|| c.view.error(format!("a tensor with the sizes {shape:?} is too large")))?;
-    Ok(c.constant(tensor))
-}
-
-/// Columns of a matrix \[directions, columns].
-fn columns(c: &mut Composer, x: &Part, first: u64, count: u64) -> Part {
-    let ty = TensorType::new(x.ty.data_type, &[x.ty.shape[0], count]);
-    c.kernel(Kernel::Slice { starts: vec![0, first], steps: vec![1, 1] }, &[x], ty)
+    let count = require_few(&c.view, shape)?;
+    let zeros = Tensor::new(DataType::Float32, shape, vec![0; 4 * count]);
+    let zeros = zeros.ok_or_else(|| c.view.error(format!("{count} zeros do not have the sizes {shape:?}")))?;
+    Ok(c.constant(zeros))
 }
 
 /// A recurrent node. Its products with the sequence can be computed in different ways.
@@ -146,7 +140,7 @@ impl Call {
         }
         let both = c.input(3)?;
         self.sizes.check(&c.view, "the bias", &both, &[directions, 2 * count])?;
-        Ok((Some(columns(c, &both, 0, count)), columns(c, &both, count, count)))
+        Ok((Some(c.slice(&both, 1, 0, count)?), c.slice(&both, 1, count, count)?))
     }
 
     /// The node's outputs for sequences without steps, in this type: no y, and the initial states.
@@ -266,6 +260,7 @@ fn recurrent(view: NodeView, cell: RecurrentCell) -> Result<Decomposition, Model
     };
     call.finish(c, &gates, &r, bias)
 }
+
 /// The length of each sequence.
 fn lengths(c: &mut Composer, sizes: &Sizes) -> Result<Part, ModelError> {
     if c.view.has_input(4) {
@@ -274,11 +269,8 @@ fn lengths(c: &mut Composer, sizes: &Sizes) -> Result<Part, ModelError> {
         return Ok(c.cast(&lengths, DataType::Int32));
     }
     let all = i32::try_from(sizes.steps).map_err(|_| c.view.error(format!("{} steps are too many", sizes.steps)))?;
-    let count = usize::try_from(sizes.batch).unwrap_or(usize::MAX);
-    let bytes: Vec<u8> = all.to_le_bytes().into_iter().cycle().take(count.saturating_mul(4)).collect();
-    let tensor = Tensor::new(DataType::Int32, &[sizes.batch], bytes);
-    let tensor = tensor.ok_or_else(|| c.view.error(format!("a batch of {} is too large", sizes.batch)))?;
-    Ok(c.constant(tensor))
+    let count = require_few(&c.view, &[sizes.batch])?;
+    c.integers(DataType::Int32, &[sizes.batch], &vec![i64::from(all); count])
 }
 
 /// An initial state: an input, or zeros.

@@ -3,12 +3,13 @@
 //! Bins can have any size, which is computed at run time. The maxima of all windows of 1, 2, 4, .. elements along both axes are therefore
 //! computed first; the maximum of a bin is that of four of these windows, which begin or end where it does.
 
+use forebay_base::DataType;
 use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
-use forebay_base::{DataType, Kernel, Tensor};
 
 use super::decomposition::{Composer, Decomposition, Part, composed};
+use super::indices::take;
 use super::sampling::{self, Taps};
-use super::shapes::{product, size};
+use super::shapes::{product, require_few, size};
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
 
@@ -101,7 +102,7 @@ fn max_roi_pool(view: NodeView) -> Result<Decomposition, ModelError> {
 
 /// The bins along an axis of regions between two coordinates [count, 1], both included.
 fn bins(c: &mut Composer, limits: (Part, Part), scale: f32, bins: u64, size: u64) -> Result<Bins, ModelError> {
-    sampling::require_few(c, &[bins])?;
+    require_few(&c.view, &[bins])?;
     let nearest = |c: &mut Composer, x: &Part| {
         // Halves are rounded away from zero.
         let x = c.affine(x, scale, 0.0)?;
@@ -155,12 +156,12 @@ fn bins(c: &mut Composer, limits: (Part, Part), scale: f32, bins: u64, size: u64
 /// first axis.
 fn maxima(c: &mut Composer, x: &Part, axis: usize) -> Result<Part, ModelError> {
     let size = x.ty.shape[axis];
+    require_few(&c.view, &[size])?;
     let mut levels = vec![x.clone()];
     for level in 0..size.ilog2() {
         let shorter = levels[level as usize].clone();
         let next: Vec<i64> = (0..size).map(|i| (i + (1 << level)).min(size - 1) as i64).collect();
-        let next = c.constant(Tensor::from_i64(&[size], &next));
-        let next = c.kernel(Kernel::Gather { axis }, &[&shorter, &next], shorter.ty.clone());
+        let next = take(c, &shorter, axis, &next);
         levels.push(c.binary(BinaryOp::Maximum, &shorter, &next)?);
     }
     c.concatenate(&levels.iter().collect::<Vec<_>>(), 0)

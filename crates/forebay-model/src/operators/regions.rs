@@ -1,13 +1,11 @@
 //! Regions of images, pooled to one size by interpolated samples or by the maximum of each bin.
 
-use forebay_base::Kernel;
 use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
 
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::sampling::{self, Polynomials, Taps};
-use super::shapes::{product, size};
+use super::shapes::{product, require_few, size};
 use crate::error::ModelError;
-use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
 /// The rows of this family.
@@ -77,7 +75,7 @@ fn roi_align(view: NodeView) -> Result<Decomposition, ModelError> {
     let regions = c.cast(&regions, sampling::place_type(x.ty.data_type));
     let mut axes = Vec::with_capacity(2);
     for (axis, &size) in [height, width].iter().enumerate() {
-        let limits = (column(&mut c, &regions, 1 - axis as u64), column(&mut c, &regions, 3 - axis as u64));
+        let limits = (c.slice(&regions, 1, 1 - axis as u64, 1)?, c.slice(&regions, 1, 3 - axis as u64, 1)?);
         let taps = bins.taps(&mut c, limits, output[axis], size, index_type)?;
         // The bins along one axis, broadcastable along the other: [count, height or 1, 1 or width, taps].
         let spread = |c: &Composer, part: &Part| {
@@ -112,12 +110,6 @@ fn roi_align(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// A column of a matrix, as a matrix.
-fn column(c: &mut Composer, matrix: &Part, i: u64) -> Part {
-    let ty = TensorType::new(matrix.ty.data_type, &[matrix.ty.shape[0], 1]);
-    c.kernel(Kernel::Slice { starts: vec![0, i], steps: vec![1; 2] }, &[matrix], ty)
-}
-
 impl Bins {
     /// The taps of all samples of each bin along an axis, between limits [count, 1]: [count, bins, taps].
     fn taps(
@@ -136,9 +128,11 @@ impl Bins {
             let one = c.floats(data_type, &[], &[1.0])?;
             extent = c.binary(BinaryOp::Maximum, &extent, &one)?;
         }
-        let bin = c.affine(&extent, (1.0 / bins as f64) as f32, 0.0)?;
+        // A product with the rounded inverse would be wrong: 21 / 7 would be 3.0000002, which asks for a fourth sample.
+        let parts = c.floats(data_type, &[], &[bins as f64])?;
+        let bin = c.binary(BinaryOp::Divide, &extent, &parts)?;
         let samples = self.samples.unwrap_or(size.div_ceil(bins) + 1);
-        sampling::require_few(c, &[bins, samples])?;
+        require_few(&c.view, &[bins, samples])?;
         // The actual number of samples: the same for every region, or dependent on its size. Regions without an extent have none.
         let wanted = match self.samples {
             Some(samples) => c.floats(data_type, &[1, 1], &[samples as f64])?,

@@ -7,6 +7,7 @@ use forebay_base::kernel::{BinaryOp, UnaryOp};
 use forebay_base::{DataType, Kernel, Tensor};
 
 use super::decomposition::{Composer, Decomposition, Part, composed};
+use super::indices::take;
 use super::interpolation::{InterpolationKernel, Taps, weighted_sums};
 use super::sampling;
 use super::shapes::product;
@@ -150,8 +151,10 @@ fn targets(view: &NodeView, x: &Part, is_old: bool, is_cropped: bool) -> Result<
         }
     };
     if is_cropped {
-        let region =
-            floats(view, 1)?.ok_or_else(|| view.error("the region (input 1) must be floating-point numbers"))?;
+        let region = view
+            .needed(1)?
+            .to_f64()
+            .ok_or_else(|| view.error("the region (input 1) must be floating-point numbers"))?;
         count(region.len(), 2)?;
         for (i, &axis) in along.iter().enumerate() {
             let axis = view.axis(axis, rank)?;
@@ -174,7 +177,7 @@ fn targets(view: &NodeView, x: &Part, is_old: bool, is_cropped: bool) -> Result<
     }
     let scales = match view.attribute("scales") {
         Some(crate::graph::Attribute::Floats(scales)) => Some(scales.iter().map(|&scale| f64::from(scale)).collect()),
-        _ => floats(view, scales_input)?,
+        _ => view.needed(scales_input)?.to_f64(),
     };
     let scales: Vec<f64> = scales.ok_or_else(|| view.error("the scales must be floating-point numbers"))?;
     count(scales.len(), 1)?;
@@ -190,12 +193,6 @@ fn targets(view: &NodeView, x: &Part, is_old: bool, is_cropped: bool) -> Result<
         targets[axis].scale = scale;
     }
     Ok(targets)
-}
-
-/// The numbers of an input on which sizes depend; `None` if it is not float32 or float64.
-fn floats(view: &NodeView, i: usize) -> Result<Option<Vec<f64>>, ModelError> {
-    let numbers = view.needed(i)?.to_f32();
-    Ok(numbers.map(|numbers| numbers.into_iter().map(f64::from).collect()))
 }
 
 /// Uses one scale for all axes if the policy requires it.
@@ -247,8 +244,8 @@ impl Coordinates<'_> {
                 "align_corners" => single(i * last / (length - 1.0)),
                 "asymmetric" => single(i / scale),
                 "tf_half_pixel_for_nn" => single((i + 0.5) / scale),
-                "tf_crop_and_resize" if to == 1 => 0.5 * (start + end) * last,
-                "tf_crop_and_resize" => start * last + i * (end - start) * last / (length - 1.0),
+                "tf_crop_and_resize" if to == 1 => single(0.5 * (start + end) * last),
+                "tf_crop_and_resize" => single(start * last + i * (end - start) * last / (length - 1.0)),
                 _ => return None,
             })
         };
@@ -267,14 +264,6 @@ impl Coordinates<'_> {
         };
         Ok(positions.iter().map(|&position| round(position) as i64).collect())
     }
-}
-
-/// Takes elements along an axis by constant indices.
-fn take(c: &mut Composer, x: &Part, axis: usize, indices: &[i64]) -> Part {
-    let mut ty = TensorType::new(x.ty.data_type, &x.ty.shape);
-    ty.shape[axis] = indices.len() as u64;
-    let indices = c.constant(Tensor::from_i64(&[indices.len() as u64], indices));
-    c.kernel(Kernel::Gather { axis }, &[x, &indices], ty)
 }
 
 fn nearest(c: &mut Composer, x: &Part, axis: usize, indices: &[i64]) -> Result<Part, ModelError> {

@@ -68,17 +68,6 @@ impl Polynomials {
     }
 }
 
-/// Largest number of constant numbers that an operator on positions creates.
-const CONSTANTS_MAX: u64 = 1 << 26;
-
-/// Rejects sizes that need more constant numbers than memory should hold.
-pub(super) fn require_few(c: &Composer, sizes: &[u64]) -> Result<(), ModelError> {
-    match product(&c.view, sizes)? {
-        ..=CONSTANTS_MAX => Ok(()),
-        count => Err(c.view.error(format!("sizes {sizes:?} need {count} constant numbers, more than {CONSTANTS_MAX}"))),
-    }
-}
-
 /// The type in which positions and weights are computed for elements of a type.
 pub(super) fn place_type(data_type: DataType) -> DataType {
     if data_type == DataType::Float64 { DataType::Float64 } else { DataType::Float32 }

@@ -22,6 +22,18 @@ pub(crate) fn product(view: &NodeView, sizes: &[u64]) -> Result<u64, ModelError>
     product.ok_or_else(|| view.error(format!("a tensor with the sizes {sizes:?} has more than 2^64 elements")))
 }
 
+/// Largest number of constant numbers that a node creates for one of its sizes.
+const CONSTANTS_MAX: u64 = 1 << 26;
+
+/// The number of elements of a constant with these sizes, for which memory should have room. This is to be checked before the constant is
+/// allocated: tensors without elements can have any size along their other axes.
+pub(crate) fn require_few(view: &NodeView, sizes: &[u64]) -> Result<usize, ModelError> {
+    match product(view, sizes)? {
+        count @ ..=CONSTANTS_MAX => Ok(count as usize),
+        count => Err(view.error(format!("sizes {sizes:?} need {count} constant numbers, more than {CONSTANTS_MAX}"))),
+    }
+}
+
 /// Row-major strides in elements. Wraps if the number of elements does not fit in 64 bits; such tensors are never created.
 pub(crate) fn packed_strides(sizes: &[u64]) -> Vec<u64> {
     forebay_base::tensor::packed_strides(sizes)

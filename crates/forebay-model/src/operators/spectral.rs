@@ -6,12 +6,11 @@
 use std::f64::consts::TAU;
 
 use forebay_base::kernel::BinaryOp;
-use forebay_base::{DataType, Kernel};
 
 use super::decomposition::{Composer, Decomposition, Part, composed};
+use super::indices::take;
 use super::shapes::{product, size};
 use crate::error::ModelError;
-use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
 /// The rows of this family.
@@ -104,7 +103,7 @@ fn fourier(view: NodeView) -> Result<Decomposition, ModelError> {
     let rank = x.ty.shape.len();
     let axis = match view.version() {
         ..20 => view.int("axis", 1)?,
-        _ if view.has_input(2) => number(&view, 2)?,
+        _ if view.has_input(2) => view.constant_integer(2)?,
         _ => -2,
     };
     let axis = view.axis(axis, rank)?;
@@ -114,7 +113,7 @@ fn fourier(view: NodeView) -> Result<Decomposition, ModelError> {
     let (is_inverse, is_onesided) = (view.int("inverse", 0)? != 0, view.int("onesided", 0)? != 0);
     let given = x.ty.shape[axis];
     let length = match view.has_input(1) {
-        true => size(&view, "the length", number(&view, 1)?)?,
+        true => size(&view, "the length", view.constant_integer(1)?)?,
         false if is_inverse && is_onesided => 2 * given.saturating_sub(1),
         false => given,
     };
@@ -143,10 +142,10 @@ fn short_time_fourier(view: NodeView) -> Result<Decomposition, ModelError> {
         [batch, samples, parts @ (1 | 2)] => (batch, samples, parts),
         _ => return Err(view.error(format!("expected signals [batch, samples, 1 or 2], found {}", x.ty))),
     };
-    let step = size(&view, "the step", number(&view, 1)?)?;
+    let step = size(&view, "the step", view.constant_integer(1)?)?;
     let window = if view.has_input(2) { Some(c.input(2)?) } else { None };
     let weights = window.as_ref().map_or(samples, |window| window.ty.count());
-    let length = if view.has_input(3) { size(&view, "the length", number(&view, 3)?)? } else { weights };
+    let length = if view.has_input(3) { size(&view, "the length", view.constant_integer(3)?)? } else { weights };
     let taken = weights.min(length);
     let Some(free) = samples.checked_sub(length).filter(|_| step > 0 && taken > 0) else {
         return Err(view.error(format!("frames of length {length} at steps of {step} do not fit the signals {}", x.ty)));
@@ -157,31 +156,14 @@ fn short_time_fourier(view: NodeView) -> Result<Decomposition, ModelError> {
     }
     let is_onesided = view.int("onesided", 1)? != 0;
     let indices: Vec<i64> = (0..frames).flat_map(|frame| (0..taken).map(move |i| (frame * step + i) as i64)).collect();
-    let indices = c.integers(DataType::Int64, &[frames * taken], &indices)?;
     let signals = c.reshape(&x, &[batch, samples, parts])?;
-    let ty = TensorType::new(x.ty.data_type, &[batch, frames * taken, parts]);
-    let mut framed = c.kernel(Kernel::Gather { axis: 1 }, &[&signals, &indices], ty);
-    framed = c.reshape(&framed, &[batch, frames, taken, parts])?;
+    let framed = take(&mut c, &signals, 1, &indices);
+    let mut framed = c.reshape(&framed, &[batch, frames, taken, parts])?;
     if let Some(window) = window {
         let window = c.reshape(&window, &[weights, 1])?;
-        let window = match weights == taken {
-            true => window,
-            false => {
-                let ty = TensorType::new(window.ty.data_type, &[taken, 1]);
-                c.kernel(Kernel::Slice { starts: vec![0, 0], steps: vec![1, 1] }, &[&window], ty)
-            }
-        };
+        let window = c.slice(&window, 0, 0, taken)?;
         framed = c.binary(BinaryOp::Multiply, &framed, &window)?;
     }
     let y = Transform { length, is_inverse: false, is_onesided }.of(&mut c, &framed)?;
     c.finish(y)
-}
-
-/// A constant input that is a single integer.
-fn number(view: &NodeView, i: usize) -> Result<i64, ModelError> {
-    let numbers = view.constant_ints(i)?;
-    let [number] = numbers.as_slice() else {
-        return Err(view.error(format!("input {i} must be one number, not {numbers:?}")));
-    };
-    Ok(*number)
 }

@@ -41,12 +41,7 @@ impl Corners {
 
 /// The number in an optional constant input.
 fn number(view: &NodeView, i: usize) -> Result<Option<f32>, ModelError> {
-    if !view.has_input(i) {
-        return Ok(None);
-    }
-    let tensor = view.whole_constant(i)?;
-    let value = tensor.to_f32().and_then(|values| values.first().copied());
-    value.map(Some).ok_or_else(|| view.error(format!("input {i} must be a float32 number, not {}", tensor.ty())))
+    view.has_input(i).then(|| Ok(view.constant_number(i)? as f32)).transpose()
 }
 
 /// The shape and the float32 numbers of an input.

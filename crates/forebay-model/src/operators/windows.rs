@@ -26,7 +26,7 @@ const COUNT_MAX: u64 = 1 << 24;
 
 /// A sum of cosines of the whole multiples of an angle, starting at 0.
 fn window(view: NodeView, coefficients: &[f64]) -> Result<Decomposition, ModelError> {
-    let length = size(&view, "the size", number(&view, 0)? as i64)?;
+    let length = size(&view, "the size", view.constant_integer(0)?)?;
     let period = if view.int("periodic", 1)? != 0 { length } else { length.saturating_sub(1) };
     let element = |i: u64| -> f64 {
         let angle = TAU * i as f64 / period.max(1) as f64;
@@ -39,9 +39,9 @@ fn window(view: NodeView, coefficients: &[f64]) -> Result<Decomposition, ModelEr
 
 /// Triangles over the bins of the spectrum whose corners are equally spaced on the mel scale.
 fn mel_weights(view: NodeView) -> Result<Decomposition, ModelError> {
-    let bands = size(&view, "the number of bands", number(&view, 0)? as i64)?;
-    let length = size(&view, "the transform's length", number(&view, 1)? as i64)?;
-    let (rate, low, high) = (number(&view, 2)?, number(&view, 3)?, number(&view, 4)?);
+    let bands = size(&view, "the number of bands", view.constant_integer(0)?)?;
+    let length = size(&view, "the transform's length", view.constant_integer(1)?)?;
+    let (rate, low, high) = (view.constant_number(2)?, view.constant_number(3)?, view.constant_number(4)?);
     let bins = length / 2 + 1;
     product(&view, &[bins, bands])?;
     let mel = |hertz: f64| 2595.0 * libm::log10(1.0 + hertz / 700.0);
@@ -86,14 +86,4 @@ fn constant(view: NodeView, shape: &[u64], element: impl Fn(u64) -> f64) -> Resu
         c.cast(&y, data_type)
     };
     c.finish(y)
-}
-
-/// A constant input that is a single number.
-fn number(view: &NodeView, i: usize) -> Result<f64, ModelError> {
-    let tensor = view.needed(i)?;
-    let number = Some(tensor).filter(|tensor| tensor.count() == 1).and_then(|tensor| {
-        let integer = || tensor.to_i64().map(|values| values[0] as f64);
-        tensor.to_f64().map(|values| values[0]).or_else(integer)
-    });
-    number.ok_or_else(|| view.error(format!("input {i} must be one number, not {}", tensor.ty())))
 }

@@ -252,7 +252,7 @@ impl Loss {
 pub struct Ctc {
     /// The most labels that a sample can have.
     pub label_length: u64,
-    /// The class of positions without a label.
+    /// The index of the blank class.
     pub blank: u64,
     /// Whether positions are the first axis of the prediction and samples the second, as in PyTorch.
     pub time_first: bool,

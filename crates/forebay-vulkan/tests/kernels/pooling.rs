@@ -83,3 +83,24 @@ fn a_tie_goes_to_the_first_and_nan_is_kept() {
     let reads = [(y, vec![1.0, 2.0, 4.0]), values];
     compare(0, &Kernel::PoolGradient { op: PoolOp::Max, window }, &reads, &[x], 0.0);
 }
+
+/// Windows of a whole channel: to search all of the window for each of its elements would take minutes.
+#[test]
+fn gradients_of_large_windows_agree() {
+    const SIZE: u64 = 1 << 14;
+    let window =
+        Window { kernel: vec![SIZE], strides: vec![1], dilations: vec![1], pads_begin: vec![0], pads_end: vec![0] };
+    let mut random = Random::new(70);
+    let channel = packed(DataType::Float32, &[SIZE]);
+    let ascending: Vec<f64> = (0..SIZE).map(|at| at as f64).collect();
+    let descending: Vec<f64> = ascending.iter().rev().copied().collect();
+    let (any, ties) = (random.tensor(&channel).1, random.integers(&channel, -3, 3).1);
+    let mut with_nan = any.clone();
+    for at in [SIZE / 3, SIZE / 2] {
+        with_nan[at as usize] = f64::NAN;
+    }
+    let channels = [ascending, descending, vec![1.0; SIZE as usize], any, ties, with_nan];
+    let [x, y] = [SIZE, 1].map(|size| packed(DataType::Float32, &[1, channels.len() as u64, size]));
+    let reads = [random.tensor(&y), (x.clone(), channels.concat())];
+    compare(70, &Kernel::PoolGradient { op: PoolOp::Max, window }, &reads, &[x], 0.0);
+}

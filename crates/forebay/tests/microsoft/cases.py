@@ -255,3 +255,20 @@ case("quantised_columns", "QLinearMatMul", [*quantised_with("uint8", (9, 40)), *
 case("quantised_gemm", "QGemm", [*quantised_with("uint8", (5, 33)), *quantised_with("int8", (20, 33)), Constant(RANDOM.integers(-999, 999, 20, dtype=np.int32)), *result("uint8", 0.4)], kinds=(TYPES["uint8"],), transB=1, alpha=0.8)
 case("quantised_gemm_real", "QGemm", [*quantised_with("int8", (33, 5)), *quantised_with("int8", (33, 20))], transA=1)
 case("dynamic_product", "DynamicQuantizeMatMul", [values(2, 5, 33), integers("int8", 33, 20), Constant(values(20)), Constant(integers("int8", 20)), values(20)])
+
+# Sequences of different lengths, and caches that have room for more keys.
+groups = {"num_heads": 4, "kv_num_heads": 2}
+one = [values(2, 1, 64), values(2, 1, 32), values(2, 1, 32)]
+tables = [np.cos(angles), np.sin(angles)]
+past = [values(2, 2, 4, 16), values(2, 2, 4, 16)]
+last, total = Constant(np.array([4, 2], np.int32)), Constant(np.array(5, np.int32))
+case("gqa_uneven", "GroupQueryAttention", [*one, *past, last, total, *tables], outputs, do_rotary=1, **groups)
+case("gqa_uneven_window", "GroupQueryAttention", [*one, *past, last, total, *tables], outputs, do_rotary=1, local_window_size=2, **groups)
+room = [values(2, 2, 9, 16), values(2, 2, 9, 16)]
+case("gqa_room", "GroupQueryAttention", [*one, *room, last, total, *tables, None, values(1, 4, 1, 5)], outputs, do_rotary=1, **groups)
+new = [values(2, 3, 64), values(2, 3, 32), values(2, 3, 32)]
+last, total = Constant(np.array([2, 2], np.int32)), Constant(np.array(3, np.int32))
+case("gqa_room_prompt", "GroupQueryAttention", [*new, *room, last, total, *tables], outputs, do_rotary=1, **groups)
+new, room = [x[:1] for x in new], [x[:1] for x in room]
+last, total = Constant(np.array([5], np.int32)), Constant(np.array(6, np.int32))
+case("gqa_room_more", "GroupQueryAttention", [*new, *room, last, total, *tables, None, values(1, 1, 3, 6)], outputs, do_rotary=1, **groups)

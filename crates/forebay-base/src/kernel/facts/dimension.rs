@@ -74,6 +74,20 @@ pub enum AxisRole {
     Whole,
 }
 
+impl AxisRole {
+    /// Whether a dimension of this role can hold the images of a batch, so that a launch can be divided between them.
+    ///
+    /// ```
+    /// use forebay_base::kernel::facts::AxisRole;
+    ///
+    /// assert!(AxisRole::Reduced.may_hold_images(), "a sum over images");
+    /// assert!(!AxisRole::Columns.may_hold_images());
+    /// ```
+    pub fn may_hold_images(self) -> bool {
+        matches!(self, AxisRole::Free | AxisRole::Channel | AxisRole::Reduced | AxisRole::Taken)
+    }
+}
+
 /// A dimension of a launch: corresponding indices of some axes of its operands.
 ///
 /// An operand that no dimension runs along is needed whole by every part of the launch.

@@ -34,7 +34,7 @@ pub(super) fn recurrent(cell: RecurrentCell) -> KernelFacts<'static> {
 
 /// The facts of `RecurrentGradient`, which recomputes the gates and multiplies by the weights backwards from each step.
 pub(super) fn recurrent_gradient(cell: RecurrentCell) -> KernelFacts<'static> {
-    let first = if cell.has_cell_state() { 3 } else { 2 };
+    let (first, _) = cell.gradient_counts();
     KernelFacts {
         kind: KernelKind::RecurrentGradient,
         in_place: &[],

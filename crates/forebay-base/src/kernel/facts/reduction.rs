@@ -35,10 +35,10 @@ pub(super) fn reduce<'a>(op: ReduceOp, axes: &'a [usize]) -> KernelFacts<'a> {
     }
 }
 
-/// The facts of `Softmax`.
-pub(super) fn softmax(axis: usize) -> KernelFacts<'static> {
+/// The facts of `Softmax` and `LogSoftmax`.
+pub(super) fn softmax(kind: KernelKind, axis: usize) -> KernelFacts<'static> {
     KernelFacts {
-        kind: KernelKind::Softmax,
+        kind,
         in_place: &[(0, 0)],
         indices: None,
         types: ElementTypes::Floats,
@@ -59,58 +59,10 @@ pub(super) fn softmax(axis: usize) -> KernelFacts<'static> {
     }
 }
 
-/// The facts of `LogSoftmax`.
-pub(super) fn log_softmax(axis: usize) -> KernelFacts<'static> {
+/// The facts of `SoftmaxGradient` and `LogSoftmaxGradient`.
+pub(super) fn softmax_gradient(kind: KernelKind, axis: usize) -> KernelFacts<'static> {
     KernelFacts {
-        kind: KernelKind::LogSoftmax,
-        in_place: &[(0, 0)],
-        indices: None,
-        types: ElementTypes::Floats,
-        sixteen_bit: SixteenBit::NONE,
-        work: Work::Elements,
-        counted_along: OperandRef::Write(0),
-        continues: None,
-        cut_choice: CutChoice::First,
-        by_rows: ByRows::NONE,
-        leading_axes: (axis > 1).then_some(LeadingAxes::of(&[0], 1)),
-        broadcast_from: None,
-        reads_entangled: 0,
-        runs_in_less_workspace: false,
-        updates_state: false,
-        gradient_of_loss: None,
-        gradient: GradientReads::of(&[], &[0]),
-        axes: Axes::AllAlong { axis },
-    }
-}
-
-/// The facts of `SoftmaxGradient`.
-pub(super) fn softmax_gradient(axis: usize) -> KernelFacts<'static> {
-    KernelFacts {
-        kind: KernelKind::SoftmaxGradient,
-        in_place: &[(0, 0), (0, 1)],
-        indices: None,
-        types: ElementTypes::Floats,
-        sixteen_bit: SixteenBit::NONE,
-        work: Work::Elements,
-        counted_along: OperandRef::Write(0),
-        continues: None,
-        cut_choice: CutChoice::First,
-        by_rows: ByRows::NONE,
-        leading_axes: (axis > 1).then_some(LeadingAxes::of(&[0, 1], 1)),
-        broadcast_from: None,
-        reads_entangled: 0,
-        runs_in_less_workspace: false,
-        updates_state: false,
-        gradient_of_loss: None,
-        gradient: GradientReads::None,
-        axes: Axes::AllAlong { axis },
-    }
-}
-
-/// The facts of `LogSoftmaxGradient`.
-pub(super) fn log_softmax_gradient(axis: usize) -> KernelFacts<'static> {
-    KernelFacts {
-        kind: KernelKind::LogSoftmaxGradient,
+        kind,
         in_place: &[(0, 0), (0, 1)],
         indices: None,
         types: ElementTypes::Floats,

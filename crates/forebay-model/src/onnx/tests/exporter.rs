@@ -200,6 +200,46 @@ fn calls_say_which_parameters_there_were() {
     assert_eq!(model.untrained_initializers().unwrap(), ["val_3", "table"]);
 }
 
+#[test]
+fn weights_before_a_quantization_do_not_train() {
+    let graph = GraphProto {
+        node: vec![
+            node("MatMul", &["x", "w"], &["a"]),
+            node("QuantizeLinear", &["a", "s", "z"], &["q"]),
+            node("DequantizeLinear", &["q", "s", "z"], &["b"]),
+            node("MatMul", &["b", "v"], &["y"]),
+        ],
+        initializer: vec![ones("v", &[2, 2]), ones("w", &[2, 2]), ones("s", &[]), raw("z", OnnxType::Uint8, &[], &[0])],
+        input: vec![info("x", &[1, 2])],
+        output: vec![info("y", &[1, 2])],
+        ..GraphProto::default()
+    };
+    let model = read(&model(graph).encode_to_vec(), None).unwrap();
+    assert_eq!(model.untrained_initializers().unwrap(), ["s", "w"]);
+}
+
+/// Only the scale that the node computes has a gradient.
+#[test]
+fn weights_before_a_dynamic_quantization_train_through_its_scale() {
+    for (scale, untrained) in [("s", vec![]), ("t", vec!["t", "w"])] {
+        let own = (scale == "t").then(|| ones("t", &[]));
+        let graph = GraphProto {
+            node: vec![
+                node("MatMul", &["x", "w"], &["a"]),
+                node("DynamicQuantizeLinear", &["a"], &["q", "s", "z"]),
+                node("DequantizeLinear", &["q", scale, "z"], &["b"]),
+                node("MatMul", &["b", "v"], &["y"]),
+            ],
+            initializer: [ones("v", &[2, 2]), ones("w", &[2, 2])].into_iter().chain(own).collect(),
+            input: vec![info("x", &[1, 2])],
+            output: vec![info("y", &[1, 2])],
+            ..GraphProto::default()
+        };
+        let model = read(&model(graph).encode_to_vec(), None).unwrap();
+        assert_eq!(model.untrained_initializers().unwrap(), untrained, "{scale}");
+    }
+}
+
 /// The sizes of weights are not compared with their data before biases are restored.
 #[test]
 fn biases_of_absurd_sizes_are_not_restored() {

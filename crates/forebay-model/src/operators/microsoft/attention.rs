@@ -101,10 +101,9 @@ fn projected(c: &mut Composer, heads: u64) -> Result<[Part; 3], ModelError> {
     let bias = if view.has_input(3) { Some(c.input(3)?) } else { None };
     // Splits [batch, length, heads, parts, size] into one tensor for each part.
     let packed = |c: &mut Composer, x: &Part| -> Result<Vec<Part>, ModelError> {
-        let &[batch, length, own, count, size] = x.ty.shape.as_slice() else {
-            return Err(c
-                .view
-                .error(format!("expected packed heads [batch, length, heads, parts, size], found {}", x.ty)));
+        let &[batch, length, own, count @ 1..=3, size] = x.ty.shape.as_slice() else {
+            let form = "packed heads [batch, length, heads, 1 to 3 parts, size]";
+            return Err(c.view.error(format!("expected {form}, found {}", x.ty)));
         };
         let mut parts = Vec::with_capacity(count as usize);
         for part in 0..count {
@@ -283,12 +282,89 @@ fn attended(mut c: Composer, all: &Part, places: Places) -> Result<Decomposition
     c.finish_all(outputs(y.clone(), [present, y], attended))
 }
 
-/// Causal attention in which groups of heads share keys. The cache grows: new keys and values follow all past ones, in every batch.
+/// The positions of keys in a cache, which grows by the new keys or has room for them.
+struct Cache {
+    /// Number of positions before the call.
+    past: u64,
+    /// Number of positions after it.
+    present: u64,
+    /// The position of the first new key, and the one after the last, unless the sequences of a batch have their own.
+    start: u64,
+    end: u64,
+    /// The position of the only new key of each sequence, [batch, 1, 1, 1], if these can differ.
+    own: Option<Part>,
+}
+
+impl Cache {
+    /// The cache of a call with `length` new keys.
+    fn of(view: &NodeView, length: u64) -> Result<Cache, ModelError> {
+        let past = match view.has_input(3) {
+            true => view.input_type(3)?.shape.get(2).copied().unwrap_or(0),
+            false => 0,
+        };
+        // Only the total tells whether the cache grows, so the graph is specialized for it.
+        let total = match past > 0 && view.has_input(6) {
+            true => Some(view.needed(6)?),
+            false => view.constant(6)?,
+        };
+        let total = total.and_then(Tensor::to_i64).and_then(|values| values.first().copied());
+        let grown = past.saturating_add(length);
+        let end = match total.map(u64::try_from) {
+            None => grown,
+            Some(Ok(total)) if total == grown || (length..=past).contains(&total) => total,
+            Some(_) => {
+                let given = total.unwrap_or_default();
+                let room = match length <= past {
+                    true => format!(", or {length} to {past} if the cache has room for the new keys"),
+                    false => String::new(),
+                };
+                let reason = format!(
+                    "a total length (input 6) of {given} does not fit {past} positions of the cache and {length} new \
+                     keys; it must be {grown}{room}"
+                );
+                return Err(view.error(reason));
+            }
+        };
+        Ok(Cache { past, present: end.max(past), start: end - length, end, own: None })
+    }
+
+    /// Past keys or values with the new ones in their places, and zeros after them.
+    fn with(&self, c: &mut Composer, past: &Part, new: &Part) -> Result<Part, ModelError> {
+        let zeros = |c: &mut Composer, count: u64| {
+            let mut ty = new.ty.clone();
+            ty.shape[2] = count;
+            c.kernel(Kernel::Fill { value: 0.0 }, &[], ty)
+        };
+        let Some(own) = &self.own else {
+            let before = c.slice(past, 2, 0, self.start)?;
+            let after = zeros(c, self.present - self.end);
+            return c.concatenate(&[&before, new, &after], 2);
+        };
+        let added = zeros(c, self.present - self.past);
+        let all = c.concatenate(&[past, &added], 2)?;
+        let place = numbers(c, 0, self.present, 2)?;
+        let (is_past, is_new) = (c.binary(BinaryOp::Less, &place, own)?, c.binary(BinaryOp::Equal, &place, own)?);
+        let zero = c.scalar(new.ty.data_type, 0.0)?;
+        let kept = c.select(&is_past, &all, &zero)?;
+        c.select(&is_new, new, &kept)
+    }
+}
+
+/// Causal attention in which groups of heads share keys. New keys and values follow the past ones of their sequence in the cache. Sequences
+/// whose pasts differ can each have one new key.
 fn group_query_attention(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (heads, groups) = (heads_of(&view, "num_heads")?, heads_of(&view, "kv_num_heads")?);
     if view.int("smooth_softmax", 0)? > 0 || view.has_input(11) {
         return Err(view.error("attribute smooth_softmax and input head_sink are not supported"));
+    }
+    if view.int("causal", 1)? == 0 || view.int("sliding_window_cache", 0)? != 0 {
+        return Err(view.error("attributes causal = 0 and sliding_window_cache are not supported"));
+    }
+    if (12..16).any(|i| view.has_input(i)) {
+        let reason =
+            "inputs 12 to 15 (scales of a quantized cache, weights that normalize queries and keys) are not supported";
+        return Err(view.error(reason));
     }
     if matches!(view.node.outputs.get(3), Some(Some(_))) {
         return Err(view.error("output 3 (output_qk, the scores) is not supported"));
@@ -311,45 +387,44 @@ fn group_query_attention(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut queries = split_heads(&mut c, &parts[0], heads)?;
     let mut keys = split_heads(&mut c, &parts[1], groups)?;
     let mut values = split_heads(&mut c, &parts[2], groups)?;
-    let past = match view.has_input(3) {
-        true => view.input_type(3)?.shape.get(2).copied().unwrap_or(0),
-        false => 0,
-    };
     let length = queries.ty.shape[2];
+    let mut cache = Cache::of(&view, keys.ty.shape[2])?;
+    let last = c.input(5)?;
+    let last = c.cast(&last, DataType::Int64);
+    let last = c.reshape(&last, &[last.ty.count(), 1, 1, 1])?;
+    let has_room = cache.present == cache.past;
+    if cache.past > 0 && [&keys, &values].iter().any(|part| part.ty.shape[2] != length) {
+        let reason = format!("queries {}, keys {} and values {} differ in length", queries.ty, keys.ty, values.ty);
+        return Err(view.error(reason));
+    }
+    if cache.past > 0 && length == 1 && (has_room || queries.ty.shape[0] > 1) {
+        cache.own = Some(last.clone());
+    }
     if view.int("do_rotary", 0)? != 0 {
-        let rotation = rotation(&mut c, past, length)?;
+        let rotation = rotation(&mut c, &cache, length)?;
         queries = rotated(&mut c, &queries, &rotation)?;
         keys = rotated(&mut c, &keys, &rotation)?;
     }
-    if past > 0 {
+    if cache.past > 0 {
         let (past_keys, past_values) = (c.input(3)?, c.input(4)?);
-        keys = c.concatenate(&[&past_keys, &keys], 2)?;
-        values = c.concatenate(&[&past_values, &values], 2)?;
+        keys = cache.with(&mut c, &past_keys, &keys)?;
+        values = cache.with(&mut c, &past_values, &values)?;
     }
-    let count = keys.ty.shape[2];
-    // Only the total says whether the cache is larger than its contents, so the graph is specialized for it.
-    let total = match past > 0 && view.has_input(6) {
-        true => Some(view.needed(6)?),
-        false => view.constant(6)?,
+    // No row sees the positions after the new keys.
+    let count = cache.end;
+    let [seen_keys, seen_values] = match cache.present > count {
+        true => [c.slice(&keys, 2, 0, count)?, c.slice(&values, 2, 0, count)?],
+        false => [keys.clone(), values.clone()],
     };
-    let total = total.and_then(Tensor::to_i64).and_then(|values| values.first().copied());
-    if let Some(total) = total.filter(|&total| u64::try_from(total) != Ok(count)) {
-        let reason = format!(
-            "{past} keys in the cache and {length} new ones do not add up to {total}; a cache that is larger than \
-             its contents is not supported, so pass one of the right size"
-        );
-        return Err(view.error(reason));
-    }
-    let last = c.input(5)?;
-    let last = c.cast(&last, DataType::Int64);
-    let batch = last.ty.count();
-    let last = c.reshape(&last, &[batch, 1, 1, 1])?;
     let key = numbers(&mut c, 0, count, 3)?;
     let mut masks = vec![c.binary(BinaryOp::LessOrEqual, &key, &last)?];
     let window = view.int("local_window_size", -1)?;
     if let Ok(window) = u64::try_from(window) {
         // The window ends with the row's own key.
-        let row = numbers(&mut c, past, length, 2)?;
+        let row = match &cache.own {
+            Some(own) => own.clone(),
+            None => numbers(&mut c, cache.start, length, 2)?,
+        };
         let reach = numbers(&mut c, window.min(count), count, 3)?;
         masks.push(c.binary(BinaryOp::Greater, &reach, &row)?);
     }
@@ -357,11 +432,11 @@ fn group_query_attention(view: NodeView) -> Result<Decomposition, ModelError> {
     let attending = Attending {
         scale: scale_of(&view, queries.ty.shape[3])?,
         queries,
-        keys: keys.clone(),
-        values: values.clone(),
+        keys: seen_keys,
+        values: seen_values,
         bias: added,
         masks,
-        causal: Some(past),
+        causal: cache.own.is_none().then_some(cache.start),
         softcap: view.float("softcap", 0.0)?,
         wanted: None,
         in_double: false,
@@ -371,24 +446,32 @@ fn group_query_attention(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish_all(outputs(y, [keys, values], attended))
 }
 
-/// The angles of the new positions, which follow the positions in the cache unless they are given.
-fn rotation(c: &mut Composer, past: u64, length: u64) -> Result<Rotation, ModelError> {
+/// The angles of the new positions, which follow the past ones unless they are given.
+fn rotation(c: &mut Composer, cache: &Cache, length: u64) -> Result<Rotation, ModelError> {
     let view = c.view;
     let tables = [c.input(7)?, c.input(8)?];
     let mut angles = Vec::with_capacity(2);
     for table in &tables {
-        let own = match view.has_input(9) {
-            true => {
+        let rows = match &cache.own {
+            _ if view.has_input(9) => {
                 let positions = c.input(9)?;
                 at_positions(c, table, &positions)?
             }
-            false => {
-                let rows = c.slice(table, 0, past, length)?;
+            Some(own) => {
+                if table.ty.shape.first().is_none_or(|&rows| rows < cache.end) {
+                    let reason = format!("the table {} has no row for each of {} positions", table.ty, cache.end);
+                    return Err(view.error(reason));
+                }
+                let positions = c.reshape(own, &[own.ty.count(), 1])?;
+                at_positions(c, table, &positions)?
+            }
+            None => {
+                let rows = c.slice(table, 0, cache.start, length)?;
                 let shape = [&[1], rows.ty.shape.as_slice()].concat();
                 c.reshape(&rows, &shape)?
             }
         };
-        angles.push(super::beside_heads(c, &own, true)?);
+        angles.push(super::beside_heads(c, &rows, true)?);
     }
     let angles = <[Part; 2]>::try_from(angles).map_err(|_| view.error("expected exactly cosines and sines"))?;
     Ok(Rotation { angles, interleaved: view.int("rotary_interleaved", 0)? != 0 })

@@ -7,6 +7,7 @@ use super::super::decomposition::{Composer, Decomposition, Part, composed};
 use super::super::normalization::layer_normalized;
 use super::super::quantized::{centred, given_number, number};
 use super::super::selection::gathered;
+use super::super::shapes::require_few;
 use super::MICROSOFT;
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
@@ -54,8 +55,9 @@ fn embedded(view: NodeView, mask: usize, positions: Option<usize>, real: Real) -
             rows(&mut c, &table, &positions)?
         }
         None => {
-            let count: Vec<i64> = (0..length as i64).collect();
-            let all = c.constant(Tensor::from_i64(&[1, length], &count));
+            require_few(&view, &[length])?;
+            let all: Vec<i64> = (0..length as i64).collect();
+            let all = c.constant(Tensor::from_i64(&[1, length], &all));
             rows(&mut c, &table, &all)?
         }
     };
@@ -78,7 +80,7 @@ fn embedded(view: NodeView, mask: usize, positions: Option<usize>, real: Real) -
             c.reshape(&counts, &[batch])?
         }
         false => {
-            let none = vec![0; batch as usize];
+            let none = vec![0; require_few(&view, &[batch])?];
             c.integers(DataType::Int32, &[batch], &none)?
         }
     };

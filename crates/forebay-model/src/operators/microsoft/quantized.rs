@@ -1,15 +1,15 @@
 //! Products with weights of a few bits, which are widened when they are used.
 
+use forebay_base::DataType;
 use forebay_base::kernel::{BinaryOp, UnaryOp};
-use forebay_base::{DataType, Kernel, Tensor};
 
 use super::super::decomposition::{Composer, Decomposition, Part, composed};
+use super::super::indices::take;
 use super::super::matrix::product_of;
 use super::super::selection::gathered;
-use super::super::shapes::{product, size};
+use super::super::shapes::{product, require_few, size};
 use super::MICROSOFT;
 use crate::error::ModelError;
-use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
 /// The rows of this family.
@@ -48,7 +48,7 @@ fn gathered_blocks(view: NodeView) -> Result<Decomposition, ModelError> {
         true => halves(&mut c, &data)?,
         false => c.cast(&data, DataType::Float32),
     };
-    let mut shape = numbers.ty.shape.clone();
+    let size = numbers.ty.shape[along];
     let zeros = match view.has_input(3) {
         true => {
             let zeros = c.input(3)?;
@@ -62,20 +62,16 @@ fn gathered_blocks(view: NodeView) -> Result<Decomposition, ModelError> {
         false => None,
     };
     let blocks = scales.ty.shape[along];
-    if blocks != shape[along].div_ceil(block) || zeros.as_ref().is_some_and(|zeros| zeros.ty.shape != scales.ty.shape) {
+    if blocks != size.div_ceil(block) || zeros.as_ref().is_some_and(|zeros| zeros.ty.shape != scales.ty.shape) {
         return Err(view.error(format!("scales {} do not match blocks of {block} in {}", scales.ty, numbers.ty)));
     }
-    let of: Vec<i64> = (0..shape[along]).map(|index| (index / block) as i64).collect();
-    let of = c.constant(Tensor::from_i64(&[shape[along]], &of));
-    let mut spread = |c: &mut Composer, part: &Part| {
-        shape[along] = of.ty.shape[0];
-        c.kernel(Kernel::Gather { axis: along }, &[part, &of], TensorType::new(part.ty.data_type, &shape))
-    };
+    require_few(&view, &[size])?;
+    let of: Vec<i64> = (0..size).map(|index| (index / block) as i64).collect();
     let wide = c.cast(&scales, DataType::Float32);
-    let wide = spread(&mut c, &wide);
+    let wide = take(&mut c, &wide, along, &of);
     let above = match zeros {
         Some(zeros) => {
-            let zeros = spread(&mut c, &zeros);
+            let zeros = take(&mut c, &zeros, along, &of);
             c.binary(BinaryOp::Subtract, &numbers, &zeros)?
         }
         None if is_bytes => c.affine(&numbers, 1.0, if bits == 4 { -8.0 } else { -128.0 })?,
@@ -108,7 +104,7 @@ fn product_of_bits(view: NodeView) -> Result<Decomposition, ModelError> {
         return Err(view.error(format!("attribute bits must be 2, 4 or 8, not {bits}")));
     }
     if view.has_input(4) {
-        return Err(view.error("input g_idx (weights in another order) is not supported; quantise without it"));
+        return Err(view.error("input g_idx (weights in another order) is not supported; quantize without it"));
     }
     let (a, packed, scales) = (c.input(0)?, c.input(1)?, c.input(2)?);
     if block == 0 || packed.ty.data_type != DataType::UInt8 {

@@ -303,25 +303,92 @@ fn the_third_output_of_normalized_sums_is_the_inverse_deviation() {
 }
 
 #[test]
-fn caches_that_are_larger_than_their_contents_are_refused() {
+fn caches_grow_or_have_room_for_new_keys() {
     let attributes = [int("num_heads", 2), int("kv_num_heads", 1)];
     let result = |cache: u64, total: Input, outputs: usize| {
         let caches = [fed(&[1, 1, cache, 4]), fed(&[1, 1, cache, 4])];
-        let mut inputs = vec![fed(&[1, 1, 8]), fed(&[1, 1, 4]), fed(&[1, 1, 4])];
+        let mut inputs = vec![fed(&[1, 2, 8]), fed(&[1, 2, 4]), fed(&[1, 2, 4])];
         inputs.extend(caches);
         inputs.extend([Input::Fed(Int32, vec![1]), total]);
         let mut graph = graph_of("GroupQueryAttention", 1, inputs, &attributes, outputs);
-        infer_node(&mut graph, 0)
+        infer_node(&mut graph, 0).map(|()| shapes(&graph)[1][2])
     };
     let constant = |total: i32| Input::Constant(Tensor::new(Int32, &[1], total.to_le_bytes()).unwrap());
-    assert_eq!(result(3, constant(4), 3), Ok(()));
-    let error = result(5, constant(4), 3).unwrap_err().to_string();
-    assert!(error.contains("a cache that is larger than its contents is not supported"), "{error}");
+    for (cache, total, present) in [(3, 5, 5), (5, 4, 5), (5, 2, 5), (5, 5, 5), (1, 3, 3), (0, 2, 2)] {
+        assert_eq!(result(cache, constant(total), 3), Ok(present), "{total} in {cache}");
+    }
+    for (cache, total, words) in [
+        (5, 6, "input 6) of 6 does not fit 5 positions of the cache and 2 new keys; it must be 7, or 2 to 5"),
+        (5, 1, "input 6) of 1 does not fit"),
+        (5, -1, "input 6) of -1 does not fit"),
+        (1, 4, "1 positions of the cache and 2 new keys; it must be 3"),
+    ] {
+        let error = result(cache, constant(total), 3).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
     // A total that is an input becomes known when the model runs.
     assert!(matches!(result(5, Input::Fed(Int32, vec![1]), 3), Err(ModelError::NeedsValue { .. })));
-    assert_eq!(result(0, Input::Fed(Int32, vec![1]), 3), Ok(()));
-    let error = result(3, constant(4), 4).unwrap_err().to_string();
+    assert_eq!(result(0, Input::Fed(Int32, vec![1]), 3), Ok(2));
+    let error = result(3, constant(5), 4).unwrap_err().to_string();
     assert!(error.contains("output_qk"), "{error}");
+    for (name, value) in [("causal", 0), ("sliding_window_cache", 1)] {
+        let mut inputs = vec![fed(&[1, 2, 8]), fed(&[1, 2, 4]), fed(&[1, 2, 4]), Input::Absent, Input::Absent];
+        inputs.extend([Input::Fed(Int32, vec![1]), constant(2)]);
+        let attributes = [int("num_heads", 2), int("kv_num_heads", 1), int(name, value)];
+        let error = error_of("GroupQueryAttention", 1, inputs, &attributes);
+        assert!(error.contains(name), "{error}");
+    }
+}
+
+/// The shapes of the tensors that attention reads for a new key in a cache of 7 positions, with a bias for some keys and a table of angles.
+fn attended(total: i32, biased: u64, angles: u64) -> Result<Vec<Vec<u64>>, String> {
+    let total = Input::Constant(Tensor::new(Int32, &[1], total.to_le_bytes()).unwrap());
+    let mut inputs = vec![fed(&[1, 1, 8]), fed(&[1, 1, 4]), fed(&[1, 1, 4]), fed(&[1, 1, 7, 4]), fed(&[1, 1, 7, 4])];
+    inputs.extend([Input::Fed(Int32, vec![1]), total, fed(&[angles, 2]), fed(&[angles, 2]), Input::Absent]);
+    inputs.push(fed(&[1, 1, 1, biased]));
+    let attributes = [int("num_heads", 2), int("kv_num_heads", 1), int("do_rotary", 1)];
+    let mut graph = graph_of("GroupQueryAttention", 1, inputs, &attributes, 3);
+    infer_node(&mut graph, 0).map_err(|error| error.to_string())?;
+    let launches = lower(&graph, &BTreeSet::new()).unwrap_or_else(|error| panic!("{error}")).launches;
+    let launch = launches.iter().find(|launch| matches!(launch.kernel, Kernel::Attention(_))).expect("attention");
+    Ok(launch.reads.iter().map(|read| read.desc.sizes().to_vec()).collect())
+}
+
+#[test]
+fn new_tokens_attend_to_no_more_than_the_total_length() {
+    let shapes = attended(4, 4, 4).unwrap();
+    assert_eq!(shapes[1..], [vec![1, 1, 4, 4], vec![1, 1, 4, 4], vec![1, 1, 1, 4]]);
+    let error = attended(4, 7, 4).unwrap_err();
+    assert!(error.contains("the mask float32[1, 1, 1, 7]") || error.contains("broadcast"), "{error}");
+    let error = attended(4, 4, 3).unwrap_err();
+    assert!(error.contains("the table float32[3, 2] has no row for each of 4 positions"), "{error}");
+}
+
+/// A tensor without elements can have any size along its other axes.
+#[test]
+fn sizes_of_empty_inputs_are_checked_before_anything_is_allocated() {
+    const HUGE: u64 = 1 << 50;
+    let words = |shape: &[u64]| {
+        let mut inputs = vec![Input::Fed(Int32, shape.to_vec()), Input::Absent];
+        inputs.extend([fed(&[3, 4]), fed(&[3, 4]), Input::Absent, fed(&[4]), fed(&[4])]);
+        inputs
+    };
+    let network = || vec![fed(&[1, HUGE, 0]), fed(&[1, 8, 0]), fed(&[1, 8, 2])];
+    let blocks = || vec![Input::Fed(Int8, vec![0, HUGE]), fed(&[0, HUGE / 16])];
+    let of_blocks = [int("axis", 1), int("block_size", 16)];
+    let table = vec![Input::Fed(Int8, vec![0, HUGE]), Input::Fed(Int64, vec![0]), fed(&[0, HUGE / 16])];
+    for (op_type, inputs, attributes, expected) in [
+        ("EmbedLayerNormalization", words(&[0, HUGE]), vec![], "more than 67108864"),
+        ("EmbedLayerNormalization", words(&[HUGE, 0]), vec![], "more than 67108864"),
+        ("MultiHeadAttention", vec![fed(&[1, 0, 2, HUGE, 4])], vec![int("num_heads", 2)], "1 to 3 parts"),
+        ("LSTM", network(), vec![int("hidden_size", 2)], "more than 67108864"),
+        ("DequantizeLinear", blocks(), of_blocks.to_vec(), "more than 67108864"),
+        ("QuantizeLinear", vec![fed(&[0, HUGE]), fed(&[0, HUGE / 16])], of_blocks.to_vec(), "more than 67108864"),
+        ("GatherBlockQuantized", table, vec![int("block_size", 16)], "more than 67108864"),
+    ] {
+        let error = error_of(op_type, 21, inputs, &attributes);
+        assert!(error.contains(expected), "{error}");
+    }
 }
 
 #[test]

@@ -96,6 +96,15 @@ fn indices_and_orders_fold() {
     let list = || ints(&[1, 2, 3, 4]);
     assert_eq!(values(folded("ScatterND", 13, vec![list(), tuples(&[-1, 0]), ints(&[8, 9])], &[])), [9, 2, 3, 8]);
     let add = [super::text("reduction", "add")];
+    // Tuples without indices name all of the data, of which the last of several updates remains.
+    let nothing = |count: u64| Input::Constant(Tensor::from_i64(&[count, 0], &[]));
+    let updates = || Input::Constant(Tensor::from_i64(&[2, 4], &[5, 6, 7, 8, 9, 10, 11, 12]));
+    assert_eq!(values(folded("ScatterND", 13, vec![list(), nothing(2), updates()], &[])), [9, 10, 11, 12]);
+    assert_eq!(values(folded("ScatterND", 16, vec![list(), nothing(2), updates()], &add)), [15, 18, 21, 24]);
+    let error = refused("ScatterND", vec![list(), nothing(1), updates()], &[]);
+    assert!(error.contains("expected updates of the sizes [1, 4]"), "{error}");
+    let error = refused("GatherND", vec![list(), nothing(1)], &[]);
+    assert!(error.contains("the last dimension of the indices int64[1, 0] must be at least 1"), "{error}");
     assert_eq!(values(folded("ScatterElements", 16, vec![list(), ints(&[1, 1]), ints(&[5, 6])], &add)), [1, 13, 3, 4]);
     let most = [super::text("reduction", "max")];
     let y = folded("ScatterElements", 18, vec![floats(&[1.0, 2.0]), ints(&[1, 0]), floats(&[1.5, f32::NAN])], &most);

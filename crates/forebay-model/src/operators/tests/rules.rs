@@ -127,6 +127,12 @@ fn windows_follow_padding_rules() {
     assert_eq!(pool(&[text("auto_pad", "SAME_UPPER")]), [1, 1, 3, 4]);
     assert_eq!(pool(&[text("auto_pad", "VALID")]), [1, 1, 2, 3]);
     assert_eq!(pool(&[list("pads", &[1, 1, 1, 1])]), [1, 1, 3, 4]);
+    let padded = [list("kernel_shape", &[3, 3]), list("pads", &[2, 2, 2, 2])];
+    let error = refused("MaxPool", vec![fed(&[1, 1, 6, 0])], &padded);
+    assert!(error.contains("windows over the spatial sizes [6, 0] see only padding"), "{error}");
+    let error = refused("Conv", vec![fed(&[1, 2, 0, 4]), fed(&[3, 2, 1, 1])], &[list("pads", &[1, 0, 1, 0])]);
+    assert!(error.contains("windows over the spatial sizes [0, 4] see only padding"), "{error}");
+    assert_eq!(inferred("MaxPool", 13, vec![fed(&[0, 1, 6, 7])], &padded), [[0, 1, 8, 9]]);
     // The last window would start in the padding, so it is left out.
     let attributes = [list("kernel_shape", &[1]), list("strides", &[2]), list("pads", &[0, 1]), int("ceil_mode", 1)];
     assert_eq!(inferred("AveragePool", 19, vec![fed(&[1, 1, 4])], &attributes), [[1, 1, 2]]);

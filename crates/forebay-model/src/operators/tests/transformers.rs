@@ -220,6 +220,17 @@ fn of_microsoft(op_type: &str) -> Option<Vec<Sample>> {
         "GroupQueryAttention" => {
             let attributes = || vec![int("num_heads", 4), int("kv_num_heads", 2)];
             let total = |count: i32| Input::Constant(Tensor::new(Int32, &[], count.to_le_bytes().to_vec()).unwrap());
+            let one_new = |cache: u64, count: i32| {
+                let mut inputs = vec![fed(&[2, 1, 32]), Input::Absent, Input::Absent];
+                inputs.extend([
+                    fed(&[2, 2, cache, 4]),
+                    fed(&[2, 2, cache, 4]),
+                    Input::Fed(Int32, vec![2]),
+                    total(count),
+                ]);
+                inputs.extend([fed(&[9, 2]), fed(&[9, 2]), Input::Absent, fed(&[1, 4, 1, 3])]);
+                (1, inputs, [attributes(), vec![int("do_rotary", 1), int("local_window_size", 2)]].concat(), 3)
+            };
             vec![
                 (
                     1,
@@ -251,6 +262,9 @@ fn of_microsoft(op_type: &str) -> Option<Vec<Sample>> {
                     [attributes(), vec![int("do_rotary", 1)]].concat(),
                     3,
                 ),
+                // Sequences with a new key each, in a cache that grows or has room.
+                one_new(2, 3),
+                one_new(7, 3),
             ]
         }
         "MatMulNBits" => {

@@ -83,6 +83,35 @@ fn regions_have_the_samples_that_their_size_asks_for() {
     assert_eq!(aligned(1.0, [1.0, 1.0, 5.0, 5.0], &[]), [1.0]);
 }
 
+/// The product of 21 and the float32 of 1 / 7 is 3.0000002.
+#[test]
+fn bins_of_whole_elements_have_as_many_samples() {
+    let image: Vec<f32> = (0..64 * 64).map(|i| (i * i % 97) as f32).collect();
+    for (size, samples) in [(21.0, 3), (42.0, 6)] {
+        let [asked, found] = [samples, 0].map(|ratio| {
+            let region = matrix(&[1, 4], &[2.0, 3.0, 2.0 + size, 3.0 + size]);
+            let attributes = [int("output_height", 7), int("output_width", 7), int("sampling_ratio", ratio)];
+            let inputs = vec![matrix(&[1, 1, 64, 64], &image), region, ints(&[0])];
+            folded("RoiAlign", 16, inputs, &attributes).to_f32().unwrap()
+        });
+        assert!(asked.iter().zip(&found).all(|(a, b)| (a - b).abs() < 1e-3), "{size}: {asked:?} {found:?}");
+    }
+}
+
+#[test]
+fn cropped_places_are_computed_in_float32_and_regions_have_any_float_type() {
+    let attributes = [text("coordinate_transformation_mode", "tf_crop_and_resize"), text("nearest_mode", "ceil")];
+    let sizes = || ints(&[1, 1, 1, 5]);
+    let region = floats(&[0.0, 0.0, 0.0, 0.1, 1.0, 1.0, 1.0, 0.8]);
+    let cropped = folded("Resize", 18, vec![row(9), region, Input::Absent, sizes()], &attributes);
+    assert_eq!(cropped.to_f32().unwrap(), [1.0, 3.0, 4.0, 5.0, 7.0]);
+    // 0 and 1 in float16.
+    let bytes = [[0u8; 8], [0x00, 0x3c, 0x00, 0x3c, 0x00, 0x3c, 0x00, 0x3c]].concat();
+    let region = Input::Constant(Tensor::new(Float16, &[8], bytes).unwrap());
+    let whole = folded("Resize", 18, vec![row(9), region, Input::Absent, sizes()], &attributes);
+    assert_eq!(whole.to_f32().unwrap(), [0.0, 2.0, 4.0, 6.0, 8.0]);
+}
+
 #[test]
 fn empty_batches_have_empty_results() {
     let none = || fed(&[0, 3, 8, 8]);

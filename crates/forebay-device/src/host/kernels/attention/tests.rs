@@ -6,6 +6,7 @@ use forebay_base::kernel::AttentionOptions;
 
 use super::super::testing::{Random, Tensor, assert_close, desc, differences, dot, refusal, run};
 use super::Sizes;
+use super::backward::are_passes_separate;
 
 /// Computes y and the logarithms directly from the definition.
 fn reference(
@@ -140,6 +141,18 @@ fn blocks_go_on_from_each_other() {
     check(sizes, OPTIONS, Some((Float32, [1, 1, 150])), 10);
     check(sizes, AttentionOptions { causal: Some(300), ..OPTIONS }, None, 11);
     check(sizes, AttentionOptions { causal: Some(0), softcap: 2.0, ..OPTIONS }, None, 12);
+}
+
+/// That both ways have the same bits is tested above: every kernel runs with 1, 2 and 3 threads.
+#[test]
+fn threads_without_a_group_of_heads_get_blocks_of_rows_or_keys() {
+    let sizes = Sizes { batch: 1, heads: 2, groups: 1, rows: 150, keys: 530, size: 8, v_size: 6 };
+    assert!(!are_passes_separate(&sizes, 1) && are_passes_separate(&sizes, 2));
+    let many = Sizes { batch: 2, heads: 4, groups: 2, ..sizes };
+    assert!(!are_passes_separate(&many, 7) && are_passes_separate(&many, 8));
+    // A single block of keys, or a single block of rows of one head, is not divided.
+    assert!(!are_passes_separate(&Sizes { keys: 256, ..sizes }, 8));
+    assert!(!are_passes_separate(&Sizes { heads: 1, rows: 64, ..sizes }, 8));
 }
 
 /// Scores that grow from block to block, beyond the range of an exponential.

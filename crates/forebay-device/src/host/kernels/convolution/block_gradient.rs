@@ -7,7 +7,7 @@ use super::super::simd::{LANES, SummedVector, dispatch};
 use super::super::stored::{Elements, Stored};
 use super::Geometry;
 use super::axis::Axis;
-use super::correlation::taps;
+use super::correlation::{check_taps, taps};
 use super::microkernel::{CHANNELS, Run, project};
 use super::slab::{SLACK, Slab, Span, even, spans};
 use super::weight_tiles::{TASKS_MIN, Tiles};
@@ -16,7 +16,8 @@ use super::weight_tiles::{TASKS_MIN, Tiles};
 const PACKED_MAX: usize = 96 * 1024;
 /// Positions of a task times its output channels.
 const GRADIENT_MAX: usize = 64 * 1024;
-/// Weights of a task.
+/// Weights of a task, unless those of [`CHANNELS`] outputs and one input are more: the sums of such a task come from the heap if they do
+/// not fit a thread's buffer.
 const WEIGHTS_MAX: usize = 32 * 1024;
 /// Output channels of a task.
 const OUTPUTS_MAX: usize = 32;
@@ -52,10 +53,10 @@ impl BlockGradient {
     /// Returns an error if a window is too large.
     pub fn new(geometry: &Geometry, of_chunk: &Geometry) -> Result<(BlockGradient, Tiles), String> {
         let (taps_count, first) = (geometry.taps(), geometry.first);
-        let outputs_max = (WEIGHTS_MAX / taps_count / CHANNELS * CHANNELS).min(OUTPUTS_MAX);
-        if outputs_max == 0 {
-            return Err(format!("a window of {taps_count} elements is too large for the host's {WEIGHTS_MAX} sums"));
-        }
+        // A task packs all that one position sees, for as many channels as it has outputs.
+        check_taps(geometry, PACKED_MAX / CHANNELS)?;
+        // Windows of more than `WEIGHTS_MAX / CHANNELS` elements have more sums in a task.
+        let outputs_max = (WEIGHTS_MAX / taps_count / CHANNELS * CHANNELS).clamp(CHANNELS, OUTPUTS_MAX);
         let output_tile = even(geometry.outputs, outputs_max).next_multiple_of(CHANNELS);
         let input_tile = even(geometry.inputs, (WEIGHTS_MAX / (output_tile * taps_count)).clamp(1, 2 * OUTPUTS_MAX));
         let axes = std::array::from_fn(|d| Axis::forward(of_chunk, d));

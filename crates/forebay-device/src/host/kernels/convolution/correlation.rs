@@ -479,7 +479,7 @@ impl Correlation {
 ///
 /// # Errors
 /// Returns an error with the number of taps and how many are possible.
-fn check_taps(geometry: &Geometry, taps_max: usize) -> Result<(), String> {
+pub(super) fn check_taps(geometry: &Geometry, taps_max: usize) -> Result<(), String> {
     let taps = geometry.taps();
     if taps > taps_max {
         return Err(format!(

@@ -37,7 +37,7 @@ impl<const N: usize> Shape<N> {
         }
         let data_type = x.desc.data_type().computed_in();
         if let Some(other) = statistics.iter().find(|view| view.desc.data_type() != data_type) {
-            return Err(format!("{} must be {data_type}, because {} is normalised in it", other.desc, x.desc));
+            return Err(format!("{} must be {data_type}, because {} is normalized in it", other.desc, x.desc));
         }
         if let Some(other) = others.iter().find(|other| other.desc.data_type().computed_in() != data_type) {
             return Err(format!("{} must be computed in {data_type}, like {}", other.desc, x.desc));

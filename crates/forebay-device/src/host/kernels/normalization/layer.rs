@@ -30,10 +30,10 @@ fn shape(
         for view in views {
             require_packed(&[**view])?;
             if view.count() != count {
-                return Err(format!("{} needs {count} elements for {} normalised from axis {axis}", view.desc, x.desc));
+                return Err(format!("{} needs {count} elements for {} normalized from axis {axis}", view.desc, x.desc));
             }
             if view.desc.data_type() != data_type {
-                return Err(format!("{} must be {data_type}, because {} is normalised in it", view.desc, x.desc));
+                return Err(format!("{} must be {data_type}, because {} is normalized in it", view.desc, x.desc));
             }
         }
     }

@@ -56,7 +56,7 @@ unsafe fn run_float<T: Float>(kernel: &Kernel, reads: &[View], writes: &[View]) 
             Kernel::LocalResponseNormalizationGradient { size, alpha, beta, bias } => {
                 local::Constants::<T>::new(size, alpha, beta, bias).gradient(&reads[0], &reads[1], &writes[0])
             }
-            _ => Err("not a normalisation".into()),
+            _ => Err("not a normalization".into()),
         }
     }
 }

@@ -61,7 +61,7 @@ pub(super) unsafe fn run(
     let inputs = unsafe { Inputs::of(recurrence, reads)? };
     let sizes = inputs.sizes;
     let state = sizes.rows() * sizes.units;
-    let wanted = if recurrence.cell.has_cell_state() { 3 } else { 2 };
+    let (_, wanted) = recurrence.cell.counts();
     if writes.len() != wanted {
         return Err(format!("found {} results, expected {wanted}", writes.len()));
     }

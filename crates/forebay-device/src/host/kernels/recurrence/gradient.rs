@@ -68,12 +68,7 @@ pub(super) unsafe fn run(
 ) -> Result<(), String> {
     let cell = recurrence.cell;
     let is_lstm = cell.has_cell_state();
-    let (first, inner) = if is_lstm { (3, 7) } else { (2, 5) };
-    let wanted = match cell {
-        RecurrentCell::Lstm { .. } => 5,
-        RecurrentCell::Gru { .. } => 4,
-        RecurrentCell::Simple => 3,
-    };
+    let ((first, wanted), (inner, _)) = (cell.gradient_counts(), cell.counts());
     if reads.len() != first + inner + 1 || writes.len() != wanted {
         return Err(format!(
             "found {} operands and {} results, expected {} and {wanted}",

@@ -93,7 +93,7 @@ impl<'a> Inputs<'a> {
     /// As [`super::super::run`].
     pub unsafe fn of(recurrence: &'a Recurrence, reads: &[View]) -> Result<Inputs<'a>, String> {
         let cell = recurrence.cell;
-        let wanted = if cell.has_cell_state() { 7 } else { 5 };
+        let (wanted, _) = cell.counts();
         if reads.len() != wanted {
             return Err(format!("found {} operands, expected {wanted}", reads.len()));
         }

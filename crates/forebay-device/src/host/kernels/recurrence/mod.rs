@@ -48,8 +48,7 @@ pub(super) unsafe fn run(
 pub(super) fn workspace_bytes(kernel: &Kernel, reads: &[TensorDesc]) -> Result<u64, DeviceError> {
     let refuse = || unsupported(kernel, "its gates and weights do not match".to_string());
     let (recurrence, first) = match kernel {
-        Kernel::RecurrentGradient(recurrence) if recurrence.cell.has_cell_state() => (recurrence, 3),
-        Kernel::RecurrentGradient(recurrence) => (recurrence, 2),
+        Kernel::RecurrentGradient(recurrence) => (recurrence, recurrence.cell.gradient_counts().0),
         Kernel::Recurrent(recurrence) => (recurrence, 0),
         _ => return Err(refuse()),
     };
