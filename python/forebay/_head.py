@@ -7,8 +7,9 @@ from ._model import Model, ModelLike, as_model, native_model
 
 
 def with_head(model: ModelLike, layer: str, classes: int, seed: int = 0) -> Model:
-    """Returns the model with a different number of classes in one layer: a MatMul, Gemm or ungrouped Conv, named by its node, output or
-    weight. The layer's weight and bias are initialised at random from the seed, with PyTorch's bounds; everything else is unchanged.
+    """Returns the model with a different number of classes in one layer: a MatMul, a Gemm, or a Conv or ConvTranspose without groups,
+    named by its node, output or weight. The layer's weight and bias are initialized at random from the seed, with PyTorch's bounds;
+    everything else is unchanged.
 
     Raises:
         forebay.Error: There is no such layer, or something else uses its weights too.

@@ -151,7 +151,7 @@ class Dice:
     'softmax'
     """
 
-    #: How the prediction is converted to class shares: ``"softmax"``, ``"sigmoid"`` or ``"none"``.
+    #: The function that converts the prediction to probabilities: ``"softmax"``, ``"sigmoid"`` or ``"none"``.
     activation: str = "softmax"
     #: Whether labels are targets, one per class and position, instead of classes.
     multi_label: bool = False
@@ -201,7 +201,7 @@ class CTC:
 
     #: The maximum number of labels per sample.
     label_length: int
-    #: The class of positions without a label.
+    #: The index of the blank class.
     blank: int = 0
     #: Whether the first axis of the output is positions and the second is samples.
     time_first: bool = False
@@ -268,7 +268,7 @@ class LossTerm:
 
     #: The name of the output.
     output: str
-    #: The loss to minimise; ``"output"`` for the output itself, which then has one element.
+    #: The loss to minimize; ``"output"`` for the output itself, which then has one element.
     loss: Union[str, Loss]
     #: The factor of this loss.
     weight: float = 1.0

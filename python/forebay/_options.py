@@ -54,6 +54,8 @@ class EngineOptions(TypedDict, total=False):
     #: Where training steps update parameters and the optimizer's state: on the ``"device"``, or on the CPU (``"host"``), so that the state
     #: never crosses the link. Has no effect if the device's memory is the host's.
     updates: str
+    #: Whether operators that the device cannot run are executed on the CPU (``"needed"``) or refused (``"never"``).
+    host_operators: str
     #: Whether plans are checked for races and lost data before they run.
     check: bool
     #: Whether to record when every command ran (:meth:`forebay.Trainer.trace`).
@@ -107,6 +109,7 @@ def engine(device: str, device_memory: Optional[Size], options: EngineOptions) -
         "fuse": flag("fuse", options.get("fuse", True)),
         "order": text("order", options.get("order", "barriers")),
         "updates": text("updates", options.get("updates", "device")),
+        "host_operators": text("host_operators", options.get("host_operators", "needed")),
         "check": flag("check", options.get("check", False)),
         "trace": flag("trace", options.get("trace", False)),
         "heap_size": optional(whole, "heap_size", options.get("heap_size")),

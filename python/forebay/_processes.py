@@ -28,7 +28,7 @@ class Processes:
         timeout: The number of seconds after which a process that does not answer is given up on.
 
     Raises:
-        forebay.InvalidArgument: No MPI library was found, or MPI was initialised for calls from a single thread.
+        forebay.InvalidArgument: No MPI library was found, or MPI was initialized for calls from a single thread.
             ``FOREBAY_MPI_LIBRARY`` names another library.
 
     A program for any number of processes:

@@ -378,8 +378,8 @@ def compile(
 
     Raises:
         forebay.OutOfBudget: At a call, if no plan fits the budget; ``least`` is the smallest sufficient budget.
-        forebay.Error: At a call, if the module cannot be exported so that its parameters can be told apart, or if its control flow depends
-            on the values of tensors (``if x.sum() > 0``); the message says why and where.
+        forebay.Error: At a call, if the module cannot be exported, its parameters cannot be identified in the export, or its control flow
+            depends on the values of tensors (``if x.sum() > 0``); the message says why and where.
 
     >>> import torch, forebay.torch
     >>> large = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))

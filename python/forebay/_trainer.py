@@ -52,13 +52,15 @@ class Trainer:
         loss_output: The output that the loss is computed from, if the model has several.
         loss_weight: The factor of this loss if there are others. The default is 1.
         terms: Losses of other outputs to add, each a :class:`forebay.LossTerm`.
-        decay: Which parameters decay: ``"all"`` or ``"matrices"``. The default is only matrices for AdamW, otherwise all.
+        decay: Which parameters decay: ``"all"`` or ``"matrices"``. The default is matrices for AdamW, AdamW8bit,
+            Lion, LAMB and Adafactor, otherwise all.
         freeze: Patterns (``*``, ``?``) for names of parameters that are not trained.
         seed: The seed of dropout.
         on_nan: What to do when the loss is not finite: ``"stop"`` (the step fails with :class:`forebay.NotFinite`), ``"continue"``, or
             ``"skip"`` (the update is skipped; also checks the gradients).
-        precision: ``"bf16"`` or ``"f16"``: products, convolutions and what follows them compute in 16 bits; parameters, normalisations and the
-            loss stay float32. Gradients of ``"f16"`` are scaled; a step whose gradients are not finite makes no update.
+        precision: ``"bf16"`` or ``"f16"``: matrix products, convolutions and the operations that follow them compute in 16 bits;
+            parameters, normalizations and the loss stay float32. Gradients of ``"f16"`` are scaled; a step whose gradients are not finite
+            makes no update.
         float32: Patterns for names of nodes, outputs and weights that stay float32 in that case.
         schedule: How the learning rate changes from step to step, a :class:`forebay.Schedule`.
         clip_value: Clips each element of a gradient to the range from the negative of this number to this number.
@@ -69,7 +71,7 @@ class Trainer:
         layer_decay: A factor by which the learning rate falls from layer to layer, from the last layer towards the inputs. Layers are
             identified by the numbers in names, as in ``blocks.3.attn.weight``; settings of ``groups`` take precedence.
         accumulate: The number of parts, each of ``batch_size`` samples, that a step processes one after the other, with the activation
-            memory of one part and the bits of the whole batch. Batch normalisation uses the statistics of each part.
+            memory of one part and the bits of the whole batch. Batch normalization uses the statistics of each part.
         average: The decay of an exponential moving average of the parameters; see :meth:`save_average`.
         lora: Low-rank adapters to train instead of the weights, a :class:`forebay.LoRA`. :meth:`save` merges them into the weights.
         **options: See :class:`forebay.EngineOptions`: ``host_memory``, ``memory_limit``, ``spill_dir``, ``threads`` and others.
@@ -451,7 +453,7 @@ class Trainer:
         Args:
             folder: The folder, which is created if necessary. From then on, only this trainer writes to it (to the last 64 folders, if
                 there are more).
-            position: The position in the data, as any JSON-serialisable value of your choice.
+            position: The position in the data, as any JSON-serializable value of your choice.
         """
         self._native.save_checkpoint(os.fspath(folder), _position_text(position))
 

@@ -175,8 +175,8 @@ class Memory:
 class ManagedTensor(Tensor):
     """A tensor in managed memory (:func:`empty`).
 
-    Its rows are views: ``a[2:5]`` is a tensor that shares these bytes, only which must fit on the device while an operation uses them, and
-    ``a[2:5] = array`` overwrites them. Operations on the whole tensor require that all of it fits on the device at once.
+    Its rows are views: ``a[2:5]`` is a tensor that shares the memory of these rows, and ``a[2:5] = array`` overwrites them. An operation on
+    a view needs only the view to fit on the device; an operation on the whole tensor needs all of it to fit at once.
 
     Ranges for :meth:`prefetch`, :meth:`advise` and :meth:`discard` are rows as well: a number, a slice, or ``None`` for all rows.
     """

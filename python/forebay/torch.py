@@ -48,6 +48,8 @@ _OPSET = 18
 _QUANTIZED_MIN = 4096
 _OUTPUT = "output"
 _LABELS = "labels"
+# Losses that become Forebay's own.
+_CONVERTED = (nn.CrossEntropyLoss, nn.MSELoss, nn.L1Loss, nn.HuberLoss, nn.SmoothL1Loss, nn.BCEWithLogitsLoss, nn.KLDivLoss)
 _T = TypeVar("_T")
 
 
@@ -63,8 +65,9 @@ class Trainer(_Trainer):
         module: The module. Parameters that do not require gradients or that the optimizer does not hold are not trained.
         example_inputs: A tensor, a tuple for ``module(*example_inputs)``, or a dictionary for ``module(**example_inputs)``; their leading
             size is the batch size.
-        loss: ``nn.CrossEntropyLoss`` and ``nn.MSELoss`` are converted to Forebay's losses. Any other function of the module's outputs and
-            labels is exported with the module, which requires ``example_labels``.
+        loss: ``nn.CrossEntropyLoss``, ``MSELoss``, ``L1Loss``, ``HuberLoss``, ``SmoothL1Loss``, ``KLDivLoss`` and ``BCEWithLogitsLoss`` are
+            converted to Forebay's losses. Any other function of the module's outputs and labels, such as a subclass of one of these with
+            its own ``forward``, is exported with the module, which requires ``example_labels``.
         optimizer: A ``torch.optim`` optimizer over the module's parameters, ``SGD``, ``Adam``, ``AdamW``, ``RMSprop`` or ``Adagrad`` with
             the same settings for all of them, or bitsandbytes' ``Adam8bit`` or ``AdamW8bit``, whose state is taken over; or as for
             :class:`forebay.Trainer`.
@@ -72,7 +75,7 @@ class Trainer(_Trainer):
         device_memory: The budget. For this and all further arguments, see :class:`forebay.Trainer`.
 
     Raises:
-        forebay.Error: The module cannot be exported so that its parameters can be told apart; the message says why.
+        forebay.Error: The module cannot be exported, or its parameters cannot be identified in the export; the message says why.
 
     >>> import torch, forebay.torch
     >>> module = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
@@ -442,9 +445,8 @@ def _of_torch(optimizer: torch.optim.Optimizer) -> Optimizer:
         rate, decay = float(group["lr"]), float(group.get("weight_decay", 0.0))
         if type(optimizer) is torch.optim.SGD:
             found.append(SGD(rate, float(group["momentum"]), bool(group["nesterov"]), decay))
-        elif isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
-            # In newer versions of PyTorch, AdamW is a subclass of Adam.
-            decoupled = isinstance(optimizer, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay"))
+        elif type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
+            decoupled = type(optimizer) is torch.optim.AdamW or bool(group.get("decoupled_weight_decay"))
             beta1, beta2 = (float(beta) for beta in group["betas"])
             kind = AdamW if decoupled else Adam
             found.append(kind(rate, beta1, beta2, float(group["eps"]), decay))
@@ -635,7 +637,7 @@ class _Export:
         module = self._module
         keywords: Dict[str, Any] = {"dynamo": False, "do_constant_folding": False}
         if dynamo:
-            # The exporter's optimizer would fuse batch normalisations into convolutions.
+            # The exporter's optimizer would fuse batch normalizations into convolutions.
             keywords = {"dynamo": True, "optimize": False, "verbose": False}
         if "dynamo" not in inspect.signature(_untyped.onnx.export).parameters:
             keywords.pop("dynamo")
@@ -713,6 +715,10 @@ def _loss(loss: LossLike) -> Optional[Loss]:
     """Returns the equivalent Forebay loss, or ``None`` if there is none."""
     if isinstance(loss, (str, *_losses.KINDS)):
         return loss_named(loss)
+    # A subclass that computes something else is a function like any other.
+    for kind in _CONVERTED:
+        if isinstance(loss, kind) and any(getattr(type(loss), name) is not getattr(kind, name) for name in ("forward", "__call__")):
+            return None
     if getattr(loss, "reduction", None) == "mean":
         if isinstance(loss, nn.CrossEntropyLoss):
             weights = _numbers(loss.weight)

@@ -49,6 +49,10 @@ def test_updates_on_the_host(digits: str) -> None:
     on_host = plan("host")
     assert on_host.to_dict()["host_updates"] > 0
     assert not [move for move in on_host.to_dict()["movements"] if "moment" in move["name"]], "state never crosses the link"
+    # The CPU runs every operator itself.
+    assert forebay.plan(digits, batch_size=8, host_operators="never").to_dict()["host_launches"] == 0
+    with pytest.raises(forebay.InvalidArgument, match="unknown value of host_operators 'always'; expected one of needed, never"):
+        forebay.plan(digits, batch_size=8, host_operators="always")
     with pytest.raises(forebay.InvalidArgument, match="unknown place for updates 'disk'; expected one of device, host"):
         plan("disk")
 

@@ -182,6 +182,45 @@ def test_losses_of_several_outputs_are_functions() -> None:
     assert trainer.step((X,), LABELS).loss == pytest.approx(expected, abs=1e-5)
 
 
+class Doubled(nn.CrossEntropyLoss):
+    """Computes something other than its base class."""
+
+    def forward(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(input, target)
+
+
+class Weighted(nn.CrossEntropyLoss):
+    """Computes what its base class does."""
+
+    def __init__(self) -> None:
+        super().__init__(label_smoothing=0.1)
+
+
+class Decayed(torch.optim.Adam):
+    """Steps that are not Adam's."""
+
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+def test_subclasses_are_not_taken_for_their_base_class() -> None:
+    module = nn.Linear(4, 3)
+
+    def loss_of(loss: nn.Module) -> float:
+        own = copy.deepcopy(module)
+        trainer = forebay.torch.Trainer(own, X, loss, torch.optim.SGD(own.parameters(), lr=0.1), example_labels=LABELS)
+        return float(trainer.step(X, LABELS).loss)
+
+    assert loss_of(Doubled()) == pytest.approx(2 * loss_of(nn.CrossEntropyLoss()), abs=1e-5)
+    with pytest.raises(forebay.InvalidArgument, match="pass example_labels"):
+        forebay.torch.Trainer(copy.deepcopy(module), X, Doubled())
+    # One that only changes defaults needs no example_labels.
+    trainer = forebay.torch.Trainer(copy.deepcopy(module), X, Weighted())
+    assert trainer.step(X, LABELS).loss == pytest.approx(Weighted()(module(X), LABELS).item(), abs=1e-5)
+    with pytest.raises(forebay.InvalidArgument, match="does not support Decayed"):
+        forebay.torch.Trainer(module, X, nn.CrossEntropyLoss(), Decayed(module.parameters()))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_types_that_have_no_gradients_here_say_so(dtype: Any) -> None:
     module = nn.Linear(4, 3).to(dtype)

@@ -1,6 +1,7 @@
 //! Running other programs from tasks.
 
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Returns a command for the Cargo that runs this task, in the repository's root.
@@ -8,6 +9,16 @@ pub fn cargo(arguments: &[&str]) -> Command {
     let mut command = program(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
     command.args(arguments);
     command
+}
+
+/// Returns whether `cargo nextest` runs the tests, all of them in parallel.
+pub fn has_nextest() -> bool {
+    succeeds(&mut cargo(&["nextest", "--version"]))
+}
+
+/// Returns the path that a variable of the environment names; `None` if the variable is not set or empty.
+pub fn path_variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 /// Returns a command that runs a program in the repository's root.

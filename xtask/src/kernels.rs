@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::command::{program, run};
+use crate::command::{path_variable, program, run};
 use crate::source;
 use crate::spirv;
 
@@ -229,8 +229,8 @@ fn stale(shaders: &BTreeMap<String, Vec<u8>>) -> Result<Vec<PathBuf>, String> {
 
 /// Returns the compiler: `FOREBAY_SLANGC`, else the one that [`fetch_compiler`] installs.
 fn compiler() -> Result<PathBuf, String> {
-    if let Some(path) = std::env::var_os("FOREBAY_SLANGC") {
-        return Ok(path.into());
+    if let Some(path) = path_variable("FOREBAY_SLANGC") {
+        return Ok(path);
     }
     let compiler = scratch_folder().join("bin/slangc");
     if !compiler.is_file() {
@@ -241,8 +241,8 @@ fn compiler() -> Result<PathBuf, String> {
 
 /// Returns the validator: `FOREBAY_SPIRV_VAL`, else the one that [`fetch`] installs.
 fn validator() -> Result<PathBuf, String> {
-    if let Some(path) = std::env::var_os("FOREBAY_SPIRV_VAL") {
-        return Ok(path.into());
+    if let Some(path) = path_variable("FOREBAY_SPIRV_VAL") {
+        return Ok(path);
     }
     let validator = scratch_folder().join("bin/spirv-val");
     if !validator.is_file() {

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use crate::command::{cargo, program, succeeds};
+use crate::command::{cargo, has_nextest, path_variable, program, succeeds};
 use crate::{python, source};
 
 /// An optional part.
@@ -51,9 +51,9 @@ pub const PARTS: [Part; 11] = [
     },
     Part {
         name: "swiftshader",
-        reason: "the Vulkan tests do not run a second time, on a driver without float64 (target/swiftshader is missing; \
-                 .ci/run fetches it)",
-        present: || swiftshader_driver().is_file(),
+        reason: "the Vulkan tests do not run a second time, on a driver without float64 (target/swiftshader is missing, or \
+                 cargo-nextest, which selects these tests; .ci/run installs both)",
+        present: || swiftshader_driver().is_file() && has_nextest(),
     },
     Part {
         name: "mpi",
@@ -83,8 +83,7 @@ pub const PARTS: [Part; 11] = [
         reason: "committed shaders are not compared with their sources (FOREBAY_SLANGC is not set, and python3 has no \
                  pip to fetch the compiler with)",
         present: || {
-            std::env::var_os("FOREBAY_SLANGC").is_some()
-                || succeeds(program("python3").args(["-m", "pip", "--version"]))
+            path_variable("FOREBAY_SLANGC").is_some() || succeeds(program("python3").args(["-m", "pip", "--version"]))
         },
     },
 ];

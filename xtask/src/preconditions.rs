@@ -1,7 +1,6 @@
 //! `cargo xtask preconditions`: kernels with the standard library's checks of unsafe code, which tests omit for speed.
 
-use crate::command::{cargo, run};
-use crate::test::has_nextest;
+use crate::command::{cargo, has_nextest, run};
 
 /// Runs the host's kernels, individually and in whole networks, with debug assertions.
 ///

@@ -1,10 +1,8 @@
 //! `cargo xtask swiftshader`: the Vulkan tests again, on a driver without 64-bit floats, 16-bit storage and sparse buffers.
 
-use std::process::Command;
-
 use crate::command::{cargo, run};
 use crate::parts;
-use crate::test::{REPORTING, has_nextest};
+use crate::test::REPORTING;
 
 /// All kernels, and whole networks.
 const ALL: &str = "package(forebay-vulkan) | binary_id(forebay::vulkan)";
@@ -14,7 +12,7 @@ const LONG: &str = "test(/classifies_as_the_host::[^s]|(transformer|batch_normal
 /// Runs every Vulkan test on SwiftShader: half an hour on two cores.
 ///
 /// # Errors
-/// Fails if SwiftShader is missing or a test fails.
+/// Fails if SwiftShader or cargo-nextest is missing, or a test fails.
 pub fn swiftshader() -> Result<(), String> {
     if let Some(part) = parts::missing()?.iter().find(|part| part.name == "swiftshader") {
         return Err(format!("{} is missing: {}", part.name, part.reason));
@@ -31,14 +29,8 @@ pub fn sample() -> Result<(), String> {
 }
 
 fn on_swiftshader(tests: &str) -> Result<(), String> {
-    let mut runner: Command = if has_nextest() {
-        let mut runner = cargo(&["nextest", "run", "--workspace", "-E", tests]);
-        runner.args(REPORTING);
-        runner
-    } else {
-        // Cargo's own runner selects only by crate, and builds what it selects.
-        cargo(&["test", "--package", "forebay-vulkan", "--no-fail-fast", "--tests", "--", "--quiet"])
-    };
+    let mut runner = cargo(&["nextest", "run", "--workspace", "-E", tests]);
+    runner.args(REPORTING);
     // Older loaders know only the second name.
     let driver = parts::swiftshader_driver();
     runner.env("VK_DRIVER_FILES", &driver).env("VK_ICD_FILENAMES", &driver);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::command::{cargo, run, run_and_keep, succeeds};
+use crate::command::{cargo, has_nextest, run, run_and_keep};
 use crate::{kernels, parts, python, swiftshader, tidy};
 
 /// Runs every check, then prints how long each took, what was skipped, and last the test runner's summary.
@@ -96,11 +96,6 @@ impl Checks {
         self.failures.extend(check().err());
         self.took.push((name.to_owned(), start.elapsed()));
     }
-}
-
-/// Returns whether `cargo nextest` runs the tests, all of them in parallel.
-pub fn has_nextest() -> bool {
-    succeeds(&mut cargo(&["nextest", "--version"]))
 }
 
 /// How `cargo nextest run` reports: it names slow and failed tests, and runs all tests even if one fails.

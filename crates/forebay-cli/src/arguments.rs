@@ -1,4 +1,4 @@
-//! All sub-commands and flags. `--help` shows these texts.
+//! All subcommands and flags. `--help` shows these texts.
 
 use std::path::PathBuf;
 
@@ -32,11 +32,11 @@ use crate::schedule_arguments::ScheduleArguments;
 #[command(name = "forebay", version, max_term_width = 120)]
 #[command(after_help = "Examples:
   forebay train unet3d.onnx --data brain/ --memory-limit 300MiB --steps 20
-  forebay train unet3d.onnx --data brain/ --device vulkan --device-memory 192MiB --steps 20
-  forebay run   model.onnx --input x=x.npy --output-dir results
+  forebay train unet3d.onnx --data brain/ --device vulkan --device-memory 192MiB
+  forebay run model.onnx --input x=x.npy --output-dir results
   forebay export forebay-checkpoint --model unet3d.onnx --save trained.onnx
-  forebay plan  model.onnx --train --simulate-device 50%
-  forebay data  photos/ --show 16 --out sheet.png
+  forebay plan model.onnx --train --simulate-device 50%
+  forebay data photos/ --show 16 --out sheet.png
   forebay devices
   forebay place buffers.csv --capacity 1MiB
 
@@ -47,10 +47,10 @@ pub struct Arguments {
     pub command: Command,
 }
 
-/// The sub-commands.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a model: arrays in, arrays out
+    /// Run a model on arrays
     Run(Box<RunArguments>),
     /// Train a model on a data set, and save it as ONNX
     Train(Box<TrainArguments>),
@@ -64,7 +64,7 @@ pub enum Command {
     Devices(DevicesArguments),
     /// Assign offsets to buffers with known lifetimes, in as little memory as possible
     Place(PlaceArguments),
-    /// Determine the eviction order of managed memory: ten actions, what is evicted after each, and what using it costs
+    /// Measure the eviction order of managed memory: which chunk is evicted after each of ten actions, and how long using chunks then takes
     Probe(ProbeArguments),
     /// Plan a traced training step for the machine that its trace describes, and report how far it is from ideal
     Replay(ReplayArguments),
@@ -100,7 +100,7 @@ pub enum OptimizerKind {
 pub enum DecayKind {
     /// All parameters
     All,
-    /// Parameters of two and more dimensions: not biases, not the scales of normalisations
+    /// Parameters with two or more dimensions, which excludes biases and the scales of normalizations
     Matrices,
 }
 
@@ -117,7 +117,7 @@ pub enum PrecisionKind {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Training")]
 pub struct TrainingArguments {
-    /// The loss to minimise
+    /// The loss to minimize
     #[arg(long, value_enum, default_value = "softmax-cross-entropy")]
     pub loss: LossKind,
     /// The output that the loss is computed from, if the model has several, or a value inside the model, such as the logits before its last
@@ -127,10 +127,11 @@ pub struct TrainingArguments {
     /// For --loss output: the model input that takes the labels [default: the first of labels, label, targets, target and y]
     #[arg(long, value_name = "NAME")]
     pub label_input: Option<String>,
-    /// The class axis of that output, or the axis of the vectors for cosine; negative axes count from the end [default: 1]
+    /// The class axis of the output that the loss is computed from (for cosine, the axis of the vectors' elements); negative axes count
+    /// from the end [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub class_axis: Option<i64>,
-    /// A label that is ignored
+    /// The label to ignore: positions with this label do not contribute to the loss
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub ignore_index: Option<i64>,
     /// Add the loss of another output: OUTPUT LOSS, optionally followed by weight=X, labels=NAME (the input or array with its labels; by
@@ -144,29 +145,30 @@ pub struct TrainingArguments {
     /// The optimizer
     #[arg(long, value_enum, default_value = "sgd")]
     pub optimizer: OptimizerKind,
-    /// Step size [default: 0.001 for adam, adamw and lamb, 0.0001 for lion, 0.01 for others]
+    /// Learning rate [default: 0.001 for adam, adamw, adam8bit, adamw8bit and lamb, 0.0001 for lion, 0.01 for others]
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub learning_rate: Option<f32>,
     /// Momentum of sgd and rmsprop [default: 0]
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub momentum: Option<f32>,
-    /// Use Nesterov momentum
+    /// Use Nesterov momentum (sgd only)
     #[arg(long, requires = "momentum")]
     pub nesterov: bool,
-    /// First decay rate of adam, adamw, lion and lamb [default: 0.9]
+    /// First decay rate of adam, adamw, adam8bit, adamw8bit, lion and lamb [default: 0.9]
     #[arg(long, value_name = "X", value_parser = below_one)]
     pub beta1: Option<f32>,
-    /// Second decay rate of adam, adamw, lion and lamb, and decay rate of rmsprop's mean square [default: 0.999; 0.99 for lion and rmsprop]
+    /// Second decay rate of adam, adamw, adam8bit, adamw8bit, lion and lamb, and decay rate of rmsprop's mean square
+    /// [default: 0.999; 0.99 for lion and rmsprop]
     #[arg(long, value_name = "X", value_parser = below_one)]
     pub beta2: Option<f32>,
-    /// Epsilon of adam, adamw, rmsprop, adagrad and lamb; the smallest size of a parameter for adafactor
+    /// Epsilon of adam, adamw, adam8bit, adamw8bit, rmsprop, adagrad and lamb; the smallest size of a parameter for adafactor
     /// [default: 1e-8; 1e-10 for adagrad, 1e-6 for lamb, 1e-3 for adafactor]
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub epsilon: Option<f32>,
-    /// Weight decay [default: 0; 0.01 for adamw and lamb]
+    /// Weight decay [default: 0; 0.01 for adamw, adamw8bit and lamb]
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub weight_decay: Option<f32>,
-    /// Which parameters decay [default: all; matrices for adamw, lion, lamb and adafactor]
+    /// Which parameters decay [default: all; matrices for adamw, adamw8bit, lion, lamb and adafactor]
     #[arg(long, value_enum)]
     pub decay: Option<DecayKind>,
     /// Flags of specific optimizers.
@@ -175,7 +177,8 @@ pub struct TrainingArguments {
     /// Flags of specific losses.
     #[command(flatten)]
     pub of_loss: LossArguments,
-    /// Compute products, convolutions and what follows them in 16 bits; parameters, normalisations and the loss stay float32
+    /// Compute matrix products, convolutions and the operations that follow them in 16 bits; parameters, normalizations and the loss stay
+    /// float32
     #[arg(long, value_enum)]
     pub precision: Option<PrecisionKind>,
     /// With --precision: keep nodes whose name, output or weight matches (* and ? are wildcards) in float32; can be repeated
@@ -223,35 +226,58 @@ pub enum DataChangedKind {
 
 /// `forebay train`.
 #[derive(Args, Debug)]
-#[command(after_help = "DATA is one of
-  an .npz archive       arrays named like the model's inputs, with the labels in `y` or `labels`; the first axis counts samples.
-                        Integers are converted to the input's type and multiplied by --input-scale. A folder of .npy files works too.
-  a folder of NIfTI     (or NRRD) image and label files paired by name (t1_2mm.nii.gz and labels_2mm.nii.gz, case7_image.nii and
-                        case7_label.nii, or the folders imagesTr and labelsTr), cropped or padded to the model's input,
-                        then normalised to mean 0 and deviation 1
-  a folder of images    PNG, JPEG, JPEG 2000, WebP, TIFF, BMP or PNM, one sub-folder per class, resized to the model's input, pixels scaled to 0..1
-  a folder of sounds    WAV or FLAC, one sub-folder per class, cut or padded with zeros to the model's input
-  a table of images     a .csv file with the columns path and label
-  tar shards            a .tar file or a folder of them, in WebDataset's layout: 17.jpg and 17.cls, or 17.x.npy and 17.y.npy
-  tables                a Parquet file (.parquet), an Arrow file or stream (.arrow, .feather, .arrows), or a folder of either: columns named
-                        like the inputs (numbers, lists, bytes of images) and y, labels or label; with --tokenizer, a column of text
-  text                  a .txt or .jsonl file or a folder of them, with --tokenizer: sequences of tokens; the labels are the next tokens
+#[command(after_help = "DATA is one of:
+
+  an .npz archive, or a folder of .npy files
+      arrays named like the model's inputs, with the labels in `y` or `labels`;
+      the first axis counts samples. Integers are converted to the input's type
+      and multiplied by --input-scale. A folder of .npz files: a sample in each
+  a folder of NIfTI or NRRD volumes
+      image and label files paired by name (t1_2mm.nii.gz and labels_2mm.nii.gz,
+      case7_image.nii and case7_label.nii, or folders imagesTr and labelsTr),
+      cropped or padded to the model's input, then normalized to mean 0 and
+      deviation 1
+  a folder of images
+      PNG, JPEG, JPEG 2000, WebP, TIFF, BMP or PNM, one subfolder per class,
+      resized to the model's input, pixels scaled to 0..1
+  a folder of sounds
+      WAV or FLAC, one subfolder per class, cut or padded with zeros to the
+      model's input
+  a table of images
+      a .csv file with the columns path and label
+  tar shards
+      a .tar file or a folder of them, in WebDataset's layout: 17.jpg and 17.cls,
+      or 17.x.npy and 17.y.npy
+  tables
+      a Parquet file (.parquet), an Arrow file or stream (.arrow, .feather,
+      .arrows, .ipc), or a folder of either: columns named like the inputs
+      (numbers, lists, bytes of images) and y, labels or label; with
+      --tokenizer, a column of text
+  text
+      a .txt or .jsonl file or a folder of them, with --tokenizer: sequences of
+      tokens; the labels are the next tokens
+
 DATA#0..1500 uses only those samples.
 
-CONFIG.toml has one flag per line, without its dashes, and the model: `model = \"m.onnx\"`, `batch-size = 8`, `freeze = [\"a*\", \"b\"]`,
-`no-compare = true`. Flags on the command line take precedence. A run with --checkpoint or --best-checkpoint saves its flags there, in
-config.toml.
+CONFIG.toml has one flag per line, without its dashes, and the model: `model = \"m.onnx\"`, `batch-size = 8`, \
+`freeze = [\"a*\", \"b\"]`, `no-compare = true`. Flags on the command line take precedence. A run with --checkpoint or \
+--best-checkpoint saves its flags there, in config.toml.
 
-With a budget, a few steps are repeated after training, alternating with unlimited ones on a copy of the model, to show what
+With a budget, a few steps are repeated after training, alternating with unlimited ones on a copy of the model, to show what \
 the budget costs; --no-compare turns this off. The saved model is as it was at the end of training.
 
 Examples:
-  forebay train unet3d.onnx --data brain/ --device-memory 192MiB --steps 20 --save trained.onnx
-  forebay train digits.onnx --data digits.npz#0..1500 --input-scale 0.0625 --batch-size 50 --epochs 10 \\
-      --learning-rate 0.05 --momentum 0.9 --weight-decay 1e-4 --validate digits.npz#1500..1797
-  forebay train gpt.onnx --data text.npz --class-axis -1 --optimizer adamw --steps 1000 --checkpoint run1
-  forebay train gpt.onnx --data text.npz --class-axis -1 --optimizer adamw --steps 2000 --resume run1
-  forebay train run.toml --epochs 3 --dry-run                      flags from a file; checks whether it can start and how long it takes")]
+  forebay train unet3d.onnx --data brain/ --device-memory 192MiB --steps 20 \\
+      --save trained.onnx
+  forebay train digits.onnx --data digits.npz#0..1500 --input-scale 0.0625 \\
+      --batch-size 50 --epochs 10 --learning-rate 0.05 --momentum 0.9 \\
+      --weight-decay 1e-4 --validate digits.npz#1500..1797
+  forebay train gpt.onnx --data text.npz --class-axis -1 --optimizer adamw \\
+      --steps 1000 --checkpoint run1
+  forebay train gpt.onnx --data text.npz --class-axis -1 --optimizer adamw \\
+      --steps 2000 --resume run1
+  # Flags from a file; checks whether the run can start and how long it takes.
+  forebay train run.toml --epochs 3 --dry-run")]
 pub struct TrainArguments {
     /// The model, or a file with the flags of a run (see below)
     #[arg(value_name = "MODEL.onnx|CONFIG.toml")]
@@ -265,20 +291,20 @@ pub struct TrainArguments {
     /// The data to validate on after training (and during it: --validate-every): loss, accuracy, and Dice if labels have spatial axes
     #[arg(long, value_name = "DATA", group = "validation")]
     pub validate: Option<String>,
-    /// What else to measure on it. For classes: accuracy, top5 (any number), f1, auc, iou, dice, perplexity and confusion; for decisions
-    /// (bce): accuracy, f1, auc, iou and dice; for numbers: mae
+    /// Metrics to report on the validation data, besides the loss. For classes: accuracy, top5 (any number), f1, auc, iou, dice, perplexity
+    /// and confusion; for decisions (bce): accuracy, f1, auc, iou and dice; for numbers: mae
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = metric, requires = "validation")]
     pub metrics: Vec<Metric>,
-    /// Multiply inputs that are converted to floating-point numbers
+    /// Multiply the values of floating-point inputs by X, also if they are stored as integers
     #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true, value_parser = number_f64)]
     pub input_scale: f64,
-    /// Train until this many steps are done, including those before a checkpoint
+    /// The total number of training steps, including those before the checkpoint that --resume continues
     #[arg(long, value_name = "N", conflicts_with = "epochs", value_parser = positive_count)]
     pub steps: Option<u64>,
-    /// Train until the data has been seen this many times [default: 1]
+    /// The total number of passes over the training data [default: 1]
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub epochs: Option<u64>,
-    /// Make batches of samples with equal sizes: a size by its symbol in the model, or INPUT[DIMENSION]
+    /// Batch samples by this size, so that it is the same for all samples of a batch; a symbol of the model, or INPUT[DIMENSION]
     #[arg(long, value_name = "SIZE")]
     pub bucket_by: Option<String>,
     /// Pad the samples of a batch to the largest of them, rounded up to a multiple of N; with --bucket-by, sizes padded to the same size
@@ -330,7 +356,7 @@ pub struct TrainArguments {
     /// Do not compare steps with the budget to steps without one
     #[arg(long)]
     pub no_compare: bool,
-    /// Read the size of --device-memory (with --simulate-device, of the latter) from this file, and again before every step
+    /// Read the size for --device-memory (or for --simulate-device, if that flag is given) from this file, and again before every step
     #[arg(long, value_name = "FILE", conflicts_with_all = ["device_memory", "memory_limit"], help_heading = "Device")]
     pub device_memory_file: Option<PathBuf>,
     /// Plan the first step with the durations that --save-costs measured in another run
@@ -360,7 +386,8 @@ pub struct TrainArguments {
     /// Where updates run.
     #[command(flatten)]
     pub updates: UpdatesArguments,
-    /// Have each process keep only a slice of what all of them would otherwise keep whole, to save memory; results stay the same
+    /// What to shard across the processes: each keeps a slice of it instead of a full copy, which saves memory and does not change the
+    /// results
     #[arg(long, value_enum, value_name = "WHAT", help_heading = "Processes")]
     pub shard: Option<ShardKind>,
     /// The report.
@@ -387,11 +414,13 @@ Examples:
   forebay plan model.onnx --batch-size 8
   forebay plan model.onnx --train --optimizer adam --memory-limit 1GiB
   forebay plan model.onnx --train --simulate-device 50% --commands | less
-  forebay plan model.onnx --train --machine laptop-8gb             a machine that you do not have
-  forebay plan model.onnx --train --costs costs.json               with the durations that `train --save-costs costs.json` measured
+  # For a machine that you do not have.
+  forebay plan model.onnx --train --machine laptop-8gb
+  # With the durations that `train --save-costs costs.json` measured.
+  forebay plan model.onnx --train --costs costs.json
 
-A machine is described in TOML; h200, laptop-8gb and cpu-2core-nvme come with Forebay, and their files serve as examples. The
-durations of kernels are then estimated from their operations and bytes. --json adds the explanation of the plan and `costs`,
+A machine is described in TOML; h200, laptop-8gb and cpu-2core-nvme come with Forebay, and their files serve as examples. The \
+durations of kernels are then estimated from their operations and bytes. --json adds the explanation of the plan and `costs`, \
 the durations from which the plan was made, in the format of --save-costs.")]
 pub struct PlanArguments {
     /// The model
@@ -420,7 +449,7 @@ pub struct PlanArguments {
     /// Where updates run.
     #[command(flatten)]
     pub updates: UpdatesArguments,
-    /// Have each process keep only a slice of what all of them would otherwise keep whole
+    /// What to shard across the processes: each keeps a slice of it instead of a full copy
     #[arg(long, value_enum, value_name = "WHAT", requires_all = ["ranks", "train"], help_heading = "Processes")]
     pub shard: Option<ShardKind>,
     /// The network between the processes: ethernet-1g, -10g, -25g, -100g, infiniband-200g, -400g, or a speed and a latency as in 3GB/s,20us
@@ -445,9 +474,9 @@ pub struct PlanArguments {
 #[derive(Args, Debug)]
 #[command(
     after_help = "The experiment comes from \"Consideration on Application of CUDA Unified Memory to Deep Learning\" \
-(2018): fill the
-device with chunks, perform an action, create one more chunk, see which chunk was evicted for it, and use the first three chunks,
-each in a separate run. Action 10 is performed both as the paper's text describes it and as its program performs it.
+(2018): fill the device with chunks, perform an action, create one more chunk, see which chunk was evicted for it, and use the \
+first three chunks, each in a separate run. Action 10 is performed both as the paper's text describes it and as its program \
+performs it.
 
 Examples:
   forebay probe
@@ -472,13 +501,13 @@ pub struct ProbeArguments {
     /// How device memory is allocated.
     #[command(flatten)]
     pub heaps: HeapArguments,
-    /// Print one JSON object on standard output, and nothing else there
+    /// Print a single JSON object to standard output, and nothing else
     ///
     /// Keys: device, policy, chunk_bytes, chunks, as_measured (of all actions), actions (each with action, description,
     /// evicted_chunks, measured_evicted_chunks, as_measured, overcommit_seconds, and touches with chunk, resident, seconds).
     #[arg(long)]
     pub json: bool,
-    /// Draw a picture of the times
+    /// Plot the times
     #[arg(long, value_name = "FILE.svg")]
     pub svg: Option<PathBuf>,
 }
@@ -504,26 +533,23 @@ impl PolicyOfReplay {
 
 /// `forebay replay`.
 #[derive(Args, Debug)]
-#[command(
-    after_help = "TRACE contains JSON lines, plain or compressed with gzip: a header with device_memory_bytes, host_memory_bytes, \
-link_bytes_per_s and
-ssd_bytes_per_s; a line for each tensor (tensor, size_bytes, persistent), numbered from 0; a line for each kernel in the order
-in which they run (kernel, name, duration_ns, reads, writes, workspace_bytes).
+#[command(after_help = "TRACE contains JSON lines, plain or compressed with gzip: a header with device_memory_bytes, \
+host_memory_bytes, link_bytes_per_s and ssd_bytes_per_s; a line for each tensor (tensor, size_bytes, persistent), numbered \
+from 0; a line for each kernel in the order in which they run (kernel, name, duration_ns, reads, writes, workspace_bytes).
 
-The step repeats forever: it ends with the same bytes in the same memories as at its start. A kernel starts when everything
-that it uses is on the device. The link works in both directions at once; traffic to the SSD crosses it too. Every schedule is checked
-by a verifier that knows only the trace and the schedule.
+The step repeats forever: it ends with the same bytes in the same memories as at its start. A kernel starts when everything \
+that it uses is on the device. The link works in both directions at once; traffic to the SSD crosses it too. Every schedule \
+is checked by a verifier that knows only the trace and the schedule.
 
-The schedule file contains one JSON object: step_ns; resident (tensor, offset_bytes, size_bytes, place), what the step starts and
-ends with; launches (kernel, start_ns, recomputation); transfers (tensor, offset_bytes, size_bytes, direction: out or in, place:
-host or ssd, start_ns, end_ns); drops (tensor, offset_bytes, size_bytes, place, at_ns), when a piece leaves a memory.
+The schedule file contains one JSON object: step_ns; resident (tensor, offset_bytes, size_bytes, place), what the step starts \
+and ends with; launches (kernel, start_ns, recomputation); transfers (tensor, offset_bytes, size_bytes, direction: out or in, \
+place: host or ssd, start_ns, end_ns); drops (tensor, offset_bytes, size_bytes, place, at_ns), when a piece leaves a memory.
 
 Examples:
   forebay replay bert.jsonl.gz
   forebay replay bert.jsonl.gz --device-memory 24GiB --schedule bert.json
   forebay replay bert.jsonl.gz --machine h200 --device-memory 50%
-  forebay replay bert.jsonl.gz --policy lru --json"
-)]
+  forebay replay bert.jsonl.gz --policy lru --json")]
 pub struct ReplayArguments {
     /// The trace (see below)
     #[arg(value_name = "TRACE")]
@@ -541,7 +567,7 @@ pub struct ReplayArguments {
     /// Write the schedule (see below)
     #[arg(long, value_name = "FILE.json")]
     pub schedule: Option<PathBuf>,
-    /// Print one JSON object on standard output, and nothing else there
+    /// Print a single JSON object to standard output, and nothing else
     ///
     /// Keys: trace, policy, device_memory_bytes; ideal_ns (everything fits), lower_bound_ns (no schedule is faster), step_ns (the
     /// policy's), time_over_ideal, bound_over_ideal, lru_ns and lru_over_ideal (demand paging; null where it does not repeat
@@ -555,11 +581,15 @@ pub struct ReplayArguments {
 /// `forebay devices`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The column `matrices` lists the 16-bit types for which a GPU has matrix instructions (cooperative matrices);
-products and convolutions of these types use them."
+    after_help = "The column `matrices` lists the 16-bit types for which a GPU has matrix instructions (cooperative \
+matrices); products and convolutions of these types use them."
 )]
 pub struct DevicesArguments {
-    /// Print one JSON object on standard output
+    /// Print a single JSON object to standard output, and nothing else
+    ///
+    /// Keys: devices, each with name, description and usable; if it is usable: memory_bytes, lanes, tiled, unified (its memory is the
+    /// host's), tile_size_bytes, heap_size_max_bytes, offset_alignment_bytes, tensor_elements_max, copy_streams, copies_use_lanes and
+    /// cooperative_matrices; otherwise: reason.
     #[arg(long)]
     pub json: bool,
 }
@@ -572,8 +602,9 @@ pub struct DevicesArguments {
   b1,0,3,4
   b2,3,9,4
 
-A buffer is live from `lower` up to but not including `upper`; `size` is in bytes. Columns can be in any order. `alignment`,
-`offset` (a fixed one) and `gaps` (3-5 or 3-5@0:16) are optional; `end`, instead of `upper`, is the last time at which a buffer is live.
+A buffer is live from `lower` up to but not including `upper`; `size` is in bytes. Columns can be in any order. `alignment`, \
+`offset` (a fixed one) and `gaps` (3-5 or 3-5@0:16) are optional; `end`, instead of `upper`, is the last time at which a buffer \
+is live.
 
 Exit code 1: the buffers do not fit into the capacity, or no placement that fits was found.
 
@@ -590,10 +621,10 @@ pub struct PlaceArguments {
     /// Write the buffers with an additional column `offset`
     #[arg(long, value_name = "FILE.csv")]
     pub output: Option<PathBuf>,
-    /// Print one JSON object on standard output, and nothing else there
+    /// Print a single JSON object to standard output, and nothing else
     ///
-    /// Keys: offsets (id and offset of each buffer), height, capacity (null without one), lower_bound (the most bytes live at
-    /// once), all in bytes; seconds.
+    /// Keys: offsets (id and offset of each buffer), height, capacity (null without one), lower_bound (no placement is lower), all in
+    /// bytes; seconds.
     #[arg(long)]
     pub json: bool,
 }
@@ -616,5 +647,43 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    /// Terminals have 80 columns and more. clap wraps each line by itself, so a paragraph that was wrapped here would be wrapped twice.
+    #[test]
+    fn help_texts_are_wrapped_once() {
+        let command = Arguments::command();
+        for command in command.get_subcommands().chain([&command]) {
+            let name = command.get_name();
+            let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            let is_paragraph = |line: &str| !line.is_empty() && !line.starts_with(' ');
+            for line in lines.iter().filter(|line| !is_paragraph(line)) {
+                assert!(line.chars().count() <= 80, "{name}: {line}");
+            }
+            for pair in lines.windows(2) {
+                assert!(!(is_paragraph(pair[0]) && is_paragraph(pair[1])), "{name}: {}", pair[1]);
+            }
+        }
+    }
+
+    #[test]
+    fn help_names_the_optimizers_of_a_default() {
+        let command = Arguments::command();
+        let train = command.find_subcommand("train").expect("a subcommand");
+        let help = |flag: &str| {
+            let found = train.get_arguments().find(|argument| argument.get_long() == Some(flag));
+            found.and_then(|argument| argument.get_help()).expect("a help text").to_string()
+        };
+        for (flag, words) in [
+            ("learning-rate", "adam8bit, adamw8bit"),
+            ("beta1", "adam8bit, adamw8bit"),
+            ("beta2", "adam8bit, adamw8bit"),
+            ("epsilon", "adam8bit, adamw8bit"),
+            ("weight-decay", "adamw8bit"),
+            ("decay", "adamw8bit"),
+        ] {
+            assert!(help(flag).contains(words), "--{flag}: {}", help(flag));
+        }
     }
 }

@@ -65,7 +65,7 @@ fn prepare(set: &mut DataSet, arguments: &LookArguments) -> Result<(), Failure> 
             let measured = set.measure()?;
             let pairs: Vec<String> =
                 measured.channels.iter().map(|(mean, deviation)| format!("{mean}/{deviation}")).collect();
-            output::complain(&format!("note: measured normalisation: --normalize {}", pairs.join(",")));
+            output::complain(&format!("note: measured normalization: --normalize {}", pairs.join(",")));
             set.normalize(measured);
         }
         Some(Normalize::Given(given)) => set.normalize(given.clone()),

@@ -15,7 +15,8 @@ use crate::text_arguments::TextArguments;
 #[command(next_help_heading = "Data")]
 pub struct DataArguments {
     /// Never hold more than this much of the samples in memory, read ahead or cached; arrays in .npy files and in uncompressed .npz
-    /// archives are then read sample by sample [default: what a limit leaves, otherwise 1 GiB]
+    /// archives are then read sample by sample [default: what a limit leaves; otherwise 1 GiB of volumes, 64 MiB of other data, and all of
+    /// compressed archives]
     #[arg(long, value_name = "SIZE", value_parser = byte_count)]
     pub data_memory: Option<u64>,
     /// Train on the first of these shares of the samples, drawn with --split-seed, and validate on the rest, as in 90/10
@@ -55,7 +56,7 @@ pub struct DataArguments {
     /// or maps for cutmix), applied in order. Labels with the same sizes are moved along. --shuffle is also the seed of this
     #[arg(long, value_name = "CHANGE,..", value_delimiter = ',', value_parser = transform)]
     pub augment: Vec<Transform>,
-    /// Normalise inputs, after --augment: (value - mean) / deviation, with one pair for all channels or one for each, or with the values
+    /// Normalize inputs, after --augment: (value - mean) / deviation, with one pair for all channels or one for each, or with the values
     /// measured on all samples before training
     #[arg(long, value_name = "MEAN/DEVIATION,..|measured", value_parser = normalize)]
     pub normalize: Option<Normalize>,
@@ -67,14 +68,16 @@ pub struct DataArguments {
 /// `forebay data`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "DATA is the same as for `forebay train --data`; no model is needed. A sheet shows 8 pictures per row, each scaled from its smallest
-value (black) to its largest; a label map of the same sizes appears next to its sample. For volumes, the middle of the first axis
-is shown.
+    after_help = "DATA is the same as for `forebay train --data`; no model is needed. A sheet shows 8 pictures per row, each \
+scaled from its smallest value (black) to its largest; a label map of the same sizes appears next to its sample. For volumes, \
+the middle of the first axis is shown.
 
 Examples:
   forebay data photos/ --show 16 --out sheet.png
-  forebay data digits.npz#0..1500 --show 32 --out sheet.png --shuffle 1 --augment crop:1,rotate:10
-  forebay data articles.jsonl --tokenizer tokenizer.json           sequences of 128 tokens
+  forebay data digits.npz#0..1500 --show 32 --out sheet.png --shuffle 1 \\
+      --augment crop:1,rotate:10
+  # Sequences of 128 tokens.
+  forebay data articles.jsonl --tokenizer tokenizer.json
   forebay data digits.npz --json"
 )]
 pub struct LookArguments {
@@ -96,13 +99,13 @@ pub struct LookArguments {
     /// Augment samples as `forebay train --augment` does
     #[arg(long, value_name = "CHANGE,..", value_delimiter = ',', value_parser = transform, requires = "show")]
     pub augment: Vec<Transform>,
-    /// Normalise samples as `forebay train --normalize` does; `measured` also reports the measured values
+    /// Normalize samples as `forebay train --normalize` does; `measured` also reports the measured values
     #[arg(long, value_name = "MEAN/DEVIATION,..|measured", value_parser = normalize, requires = "show")]
     pub normalize: Option<Normalize>,
     /// How text is tokenized.
     #[command(flatten)]
     pub text: TextArguments,
-    /// Print one JSON object on standard output, and nothing else there
+    /// Print a single JSON object to standard output, and nothing else
     ///
     /// Keys: kind, samples, tensors, size_bytes, shown (null, or samples, labels where each has one, and path).
     #[arg(long)]
@@ -145,7 +148,7 @@ pub enum Balance {
     Weights,
 }
 
-/// The source of the values of a normalisation.
+/// The source of the values of a normalization.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Normalize {
     /// From the samples.

@@ -72,7 +72,7 @@ impl UpdatesArguments {
     }
 }
 
-/// How it is decided what is on the device.
+/// What decides which data is on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MemoryKind {
     /// A plan, made before the first step
@@ -119,7 +119,7 @@ pub struct DeviceArguments {
     /// are read from the model's files instead
     #[arg(long, value_name = "DIR", env = "FOREBAY_SPILL_DIR")]
     pub spill_dir: Option<PathBuf>,
-    /// How it is decided what is on the device; results do not depend on it
+    /// What decides which data is on the device; does not change the results
     #[arg(long, value_enum, value_name = "MODE", default_value = "planned", env = "FOREBAY_MEMORY")]
     pub memory: MemoryKind,
     /// The eviction policy of `--memory automatic` [default: driver]
@@ -128,22 +128,21 @@ pub struct DeviceArguments {
     /// How device memory is allocated.
     #[command(flatten)]
     pub heaps: HeapArguments,
-    /// For experiments with --simulate-device on the CPU: slow copies between host and device down to this speed in each direction, such
-    /// as 8GB/s; other devices refuse it
+    /// For experiments with --simulate-device: limit copies between host and device to this bandwidth in each direction, such as 8GB/s;
+    /// an error on devices other than the CPU
     #[arg(long, value_name = "SIZE/s", value_parser = byte_rate)]
     pub link_speed: Option<u64>,
-    /// Total threads for kernels and copies [default: all]; at most 256, or as many as the machine runs at once; results do
-    /// not depend on it
+    /// The number of threads for kernels and copies together [default: all]; limited to 256, or to the number of hardware threads if
+    /// that is larger; does not change the results
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub threads: Option<u64>,
-    /// Do not fuse operators: no kernel does the work of two, and a concatenation makes separate copies
+    /// Do not fuse operators: every operator has its own kernels, and concatenations copy their inputs
     #[arg(long)]
     pub no_fuse: bool,
-    /// The order in which kernels are planned; results do not depend on it
+    /// The order in which kernels are planned; does not change the results
     #[arg(long, value_enum, value_name = "ORDER", default_value = "barriers")]
     pub order: OrderKind,
-    /// Which operators run on the host: those that the device cannot run, between copies that the plan accounts for, or none, in
-    /// which case such operators are an error
+    /// Which operators run on the host instead of the device; the plan accounts for the copies
     #[arg(long, value_enum, value_name = "WHICH", default_value = "needed", env = "FOREBAY_HOST_OPERATORS")]
     pub host_operators: HostOperatorsKind,
     /// Check every plan for races and lost data before it runs; with `plan --train --ranks`, also check the plans of all processes against
@@ -192,11 +191,11 @@ impl DeviceArguments {
 /// The policy by which managed memory evicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PolicyKind {
-    /// As measured for a driver of unified memory: prefetches change the order, use does not
+    /// What was brought in or prefetched longest ago leaves first, regardless of use, as measured for a CUDA Unified Memory driver
     Driver,
-    /// A chunk that is used becomes the last to be evicted
+    /// What was used longest ago leaves first (LRU)
     Touch,
-    /// What will be used soonest stays on the device
+    /// What will be used furthest in the future leaves first (Belady's algorithm)
     Planned,
 }
 

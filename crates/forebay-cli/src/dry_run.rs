@@ -1,6 +1,8 @@
 //! `forebay train --dry-run`: whether a run can start, what it needs, and how long it is predicted to take. It neither trains nor writes
 //! anything.
 
+use std::fs::{DirEntry, metadata, read_dir};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use forebay::{Trainer, files, format_bytes};
@@ -102,7 +104,7 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
     line("data", opening::found(&arguments.data, data)?);
     validation.into_iter().for_each(|found| line("validation", found));
     report.lines().iter().for_each(|line| output::say(line));
-    for Need { what, folder, needed_bytes, free_bytes } in &disk {
+    for Need { what, folder, needed_bytes, free_bytes, .. } in &disk {
         let (needed, free) = (format_bytes(*needed_bytes), format_bytes(*free_bytes));
         line("disk", format!("{needed} in {} for {what} ({free} free)", folder.display()));
     }
@@ -124,11 +126,13 @@ struct Need {
     folder: PathBuf,
     needed_bytes: u64,
     free_bytes: u64,
+    /// The disk's number, which tells whether two folders share its free space (except that each subvolume of btrfs or ZFS has its own).
+    disk: Option<u64>,
 }
 
 impl Need {
     fn json(&self) -> Value {
-        let Need { what, folder, needed_bytes, free_bytes } = self;
+        let Need { what, folder, needed_bytes, free_bytes, .. } = self;
         let folder = folder.display().to_string();
         json!({"what": what, "folder": folder, "needed_bytes": needed_bytes, "free_bytes": free_bytes})
     }
@@ -152,11 +156,18 @@ fn disk(arguments: &TrainArguments, trainer: &Trainer, steps: u64) -> Result<Vec
     let left = steps.saturating_sub(trainer.step_count());
     let written = arguments.checkpoint_every.map_or(0, |every| left / every).saturating_add(1);
     let old = arguments.keep_checkpoints.unwrap_or(1).min(written);
+    // Checkpoints that are already there are replaced, but not before the new one is complete.
+    let checkpoints_bytes = |folder: &Option<PathBuf>, count: u64| {
+        let present_bytes = folder.as_deref().map_or(0, present_bytes);
+        state_bytes.saturating_mul(count).saturating_sub(present_bytes).max(state_bytes)
+    };
+    let best = &arguments.records.best_checkpoint;
     let wanted = [
-        ("checkpoints", arguments.checkpoint.clone(), state_bytes.saturating_mul(old.saturating_add(1))),
-        ("the checkpoint of the lowest loss", arguments.records.best_checkpoint.clone(), state_bytes.saturating_mul(2)),
+        ("checkpoints", arguments.checkpoint.clone(), checkpoints_bytes(&arguments.checkpoint, old.saturating_add(1))),
+        ("the checkpoint of the lowest loss", best.clone(), checkpoints_bytes(best, 2)),
         ("the trained model", arguments.save.as_deref().map(parent), model_bytes),
         ("the model of averages", arguments.save_ema.as_deref().map(parent), model_bytes),
+        ("the adapters", arguments.save_adapters.clone(), weight_bytes),
         ("what is spilled", arguments.device.spill_dir.clone().filter(|_| spill_bytes > 0), spill_bytes),
     ];
     let mut needs = Vec::new();
@@ -165,15 +176,44 @@ fn disk(arguments: &TrainArguments, trainer: &Trainer, steps: u64) -> Result<Vec
         let free_bytes = files::free_bytes(&folder).map_err(|error| {
             Failure::Failed(format!("cannot determine the free disk space in {}: {error}", folder.display()))
         })?;
-        if needed_bytes > free_bytes {
-            let (needed, free) = (format_bytes(needed_bytes), format_bytes(free_bytes));
+        let there = |at: &Path| metadata(if at.as_os_str().is_empty() { Path::new(".") } else { at }).ok();
+        let disk = folder.ancestors().find_map(there).map(|found| found.dev());
+        needs.push(Need { what, folder, needed_bytes, free_bytes, disk });
+    }
+    check_space(&needs)?;
+    Ok(needs)
+}
+
+/// Returns the number of bytes of the tensors of checkpoints in a folder. A kept checkpoint that is also the current one counts once.
+fn present_bytes(folder: &Path) -> u64 {
+    let entries = |folder: &Path| read_dir(folder).into_iter().flatten().flatten();
+    let is_kept = |entry: &DirEntry| entry.file_name().to_string_lossy().starts_with("step-");
+    let is_tensors = |entry: &DirEntry| entry.path().extension().is_some_and(|name| name == "safetensors");
+    let own_bytes = |entry: DirEntry| entry.metadata().map_or(0, |found| found.len() / found.nlink().max(1));
+    let kept = entries(folder).filter(is_kept).flat_map(|entry| entries(&entry.path()));
+    entries(folder).chain(kept).filter(is_tensors).map(own_bytes).sum()
+}
+
+/// Checks that everything on a disk fits there together.
+///
+/// # Errors
+/// Fails with the first need for which there is too little space.
+fn check_space(needs: &[Need]) -> Result<(), Failure> {
+    for (place, Need { what, folder, needed_bytes, free_bytes, disk }) in needs.iter().enumerate() {
+        let before = needs[..place].iter().filter(|before| before.disk == *disk).map(|before| before.needed_bytes);
+        let before_bytes = before.fold(0, u64::saturating_add);
+        if needed_bytes.saturating_add(before_bytes) > *free_bytes {
+            let (needed, free) = (format_bytes(*needed_bytes), format_bytes(*free_bytes));
+            let others = match before_bytes {
+                0 => String::new(),
+                _ => format!(" in addition to {} for other files on this disk", format_bytes(before_bytes)),
+            };
             let folder = folder.display();
-            let reason = format!("{needed} needed, {free} available");
+            let reason = format!("{needed} needed{others}, {free} available");
             return Err(Failure::Failed(format!("not enough disk space in {folder} for {what}: {reason}")));
         }
-        needs.push(Need { what, folder, needed_bytes, free_bytes });
     }
-    Ok(needs)
+    Ok(())
 }
 
 /// Formats seconds for people.
@@ -188,10 +228,36 @@ fn duration(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::duration;
+    use super::*;
 
     #[test]
     fn durations_are_short() {
         assert_eq!([3.06, 600.0, 7200.0, 864_000.0].map(duration), ["3.1 s", "10.0 min", "2.0 h", "10.0 days"]);
+    }
+
+    #[test]
+    fn everything_on_a_disk_has_to_fit_there_together() {
+        let need = |what, needed_bytes, disk| Need { what, folder: "d".into(), needed_bytes, free_bytes: 100, disk };
+        check_space(&[need("one", 60, Some(1)), need("other", 60, Some(2)), need("last", 40, Some(1))]).unwrap();
+        let error = check_space(&[need("one", 60, Some(1)), need("other", 41, Some(1))]).unwrap_err().to_string();
+        let words =
+            "in d for other: 41 bytes needed in addition to 60 bytes for other files on this disk, 100 bytes available";
+        assert!(error.contains(words), "{error}");
+        let error = check_space(&[need("one", 101, Some(1))]).unwrap_err().to_string();
+        assert!(error.ends_with("for one: 101 bytes needed, 100 bytes available"), "{error}");
+    }
+
+    #[test]
+    fn checkpoints_that_are_present_count_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::create_dir_all(path("step-00000002")).unwrap();
+        std::fs::create_dir_all(path("other")).unwrap();
+        for name in ["tensors-2.safetensors", "step-00000002/tensors-1.safetensors", "other/tensors-9.safetensors"] {
+            std::fs::write(path(name), [0; 10]).unwrap();
+        }
+        std::fs::hard_link(path("tensors-2.safetensors"), path("step-00000002/tensors-2.safetensors")).unwrap();
+        std::fs::write(path("checkpoint.json"), [0; 1000]).unwrap();
+        assert_eq!((present_bytes(folder.path()), present_bytes(&path("missing"))), (20, 0));
     }
 }

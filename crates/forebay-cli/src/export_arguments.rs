@@ -10,12 +10,13 @@ use crate::lora_arguments::LoraArguments;
 /// `forebay export`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The model is the one that was trained: parameters and running statistics come from the checkpoint; everything else, such
-as frozen parameters, comes from the model. The file is the one that `train --save` would have written.
+    after_help = "The model is the one that was trained: parameters and running statistics come from the checkpoint; everything \
+else, such as frozen parameters, comes from the model. The file is the one that `train --save` would have written.
 
 Examples:
   forebay export run1 --model gpt.onnx --save trained.onnx
-  forebay export forebay-checkpoint --model unet3d.onnx --save trained.onnx      after Ctrl-C"
+  # After Ctrl-C.
+  forebay export forebay-checkpoint --model unet3d.onnx --save trained.onnx"
 )]
 pub struct ExportArguments {
     /// The checkpoint folder

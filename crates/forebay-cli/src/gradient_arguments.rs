@@ -18,17 +18,17 @@ pub struct GradientArguments {
     /// Clip each element of a gradient to -X..X
     #[arg(long, value_name = "X", value_parser = limit, conflicts_with_all = ["clip_norm", "clip_global_norm"])]
     pub clip_value: Option<f32>,
-    /// Scale down a gradient whose norm exceeds X, separately for each parameter
+    /// Clip the norm of each parameter's gradient to X
     #[arg(long, value_name = "X", value_parser = limit, conflicts_with = "clip_global_norm")]
     pub clip_norm: Option<f32>,
-    /// Scale down all gradients if their global norm exceeds X, as torch.nn.utils.clip_grad_norm_ does
+    /// Clip the global norm of all gradients to X, like torch.nn.utils.clip_grad_norm_
     #[arg(long, value_name = "X", value_parser = limit)]
     pub clip_global_norm: Option<f32>,
     /// Report the global norm of all gradients of each step, before clipping
     #[arg(long)]
     pub gradient_norm: bool,
     /// Have each step process N times --batch-size samples, in N parts one after the other, with the activation memory of one part and the
-    /// bits of the whole batch; batch normalisation uses the statistics of each part
+    /// bits of the whole batch; batch normalization uses the statistics of each part
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub accumulate: Option<u64>,
     /// Keep an exponential moving average of every parameter, with this decay (such as 0.999)
@@ -98,6 +98,7 @@ impl GradientArguments {
     }
 }
 
+/// Parses a limit of gradients, which can be infinite, as in `clip_grad_norm_`.
 fn limit(text: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
         Ok(number) if number >= 0.0 => Ok(number),
@@ -158,6 +159,16 @@ fn group(text: &str) -> Result<Group, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_can_be_infinite_and_decays_cannot() {
+        assert_eq!((limit("inf"), limit("0"), layer_decay("1")), (Ok(f32::INFINITY), Ok(0.0), Ok(1.0)));
+        assert!(limit("-1").is_err() && limit("nan").is_err() && limit("x").is_err());
+        for text in ["0", "1.5", "inf", "nan", "-1"] {
+            assert_eq!(layer_decay(text).unwrap_err(), "expected a number above 0 and at most 1", "{text}");
+        }
+        assert!(layer_decay("x").is_err());
+    }
 
     #[test]
     fn groups_are_read() {

@@ -10,8 +10,8 @@ use crate::failure::Failure;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Head replacement")]
 pub struct HeadArguments {
-    /// Change the number of classes of a layer and initialise its weights at random: a MatMul, Gemm or ungrouped Conv, named by its node,
-    /// output or weight
+    /// Change the number of classes of a layer and initialize its weights at random: a MatMul, a Gemm, or a Conv or ConvTranspose without
+    /// groups, named by its node, output or weight
     #[arg(long, value_name = "LAYER", requires = "classes")]
     pub replace: Option<String>,
     /// The number of classes of that layer

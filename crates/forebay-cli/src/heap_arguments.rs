@@ -10,11 +10,11 @@ pub struct HeapArguments {
     /// The largest heap whose tiles are mapped, in whole tiles [default: 32MiB]
     #[arg(long, value_name = "SIZE", env = "FOREBAY_HEAP_SIZE", value_parser = byte_count)]
     pub heap_size: Option<u64>,
-    /// The unit in which heaps are mapped: a power of two, at least a page and at most a heap; results do not depend on it
+    /// The unit in which heaps are mapped: a power of two, at least a page and at most a heap; does not change the results
     /// [default: 64KiB]
     #[arg(long, value_name = "SIZE", env = "FOREBAY_TILE_SIZE", value_parser = byte_count)]
     pub tile_size: Option<u64>,
-    /// Do not map tiles, but use placed heaps, each in one piece (same as FOREBAY_TILED=0); results do not depend on it
+    /// Allocate each heap in one piece instead of mapping it tile by tile (same as FOREBAY_TILED=0); does not change the results
     #[arg(long)]
     pub no_tiles: bool,
     /// The environment's setting for tiles.

@@ -5,7 +5,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`arguments`] | every sub-command and flag |
+//! | [`arguments`] | every subcommand and flag |
 //! | [`data_arguments`] | the flags for reading samples |
 //! | [`device_arguments`] | the flags for devices and memory |
 //! | [`export_arguments`] | the flags of `export` |
@@ -47,7 +47,7 @@
 //! | [`training_options`], [`loss_options`], [`optimizer_options`] | conversion of flags to training options |
 //! | [`scaling`] | how a step scales to several processes, as planned |
 //! | [`limits`] | the process memory limit of a run, in words |
-//! | [`run`], [`train`], [`export`], [`plan`], [`mod@data`], [`devices`], [`place`], [`probe`], [`replay`] | the sub-commands |
+//! | [`run`], [`train`], [`export`], [`plan`], [`mod@data`], [`devices`], [`place`], [`probe`], [`replay`] | the subcommands |
 //! | [`buffer_table`] | the tables that `place` reads and writes |
 //! | [`chart`] | a picture of the measurements of `probe` |
 //! | [`compare`] | the cost of a budget, compared to unlimited steps |

@@ -24,7 +24,7 @@ pub struct LoraArguments {
     /// Fully train parameters whose names match, alongside the adapters; can be repeated
     #[arg(long, value_name = "PATTERN", requires = "lora")]
     pub lora_also: Vec<String>,
-    /// The seed for initialising the adapters
+    /// The seed for initializing the adapters
     #[arg(long, value_name = "SEED", default_value_t = 0, requires = "lora")]
     pub lora_seed: u64,
 }

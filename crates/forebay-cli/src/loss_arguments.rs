@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use crate::device_arguments::positive_count;
 use crate::numbers::{not_negative, number};
 
-/// The loss to minimise.
+/// The loss to minimize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LossKind {
     /// Softmax cross-entropy with integer labels, mean over all label positions
@@ -40,14 +40,14 @@ pub enum LossKind {
     Output,
 }
 
-/// How logits are converted to class shares.
+/// The function that converts logits to probabilities of classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ActivationKind {
     /// Classes are mutually exclusive
     Softmax,
     /// Each class is independent
     Sigmoid,
-    /// The output already consists of shares
+    /// The output already consists of probabilities
     None,
 }
 
@@ -71,8 +71,8 @@ pub struct LossArguments {
     /// [default: 0.5]
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub loss_beta: Option<f32>,
-    /// For binary-focal: the weight of positive labels relative to negative ones [default: 0.25; negative: none]; for tversky: the weight
-    /// of false positives [default: 0.5]
+    /// For binary-focal: the weight of positive labels; negative labels have the weight 1 - X [default: 0.25; a negative X turns this off];
+    /// for tversky: the weight of false positives [default: 0.5]
     #[arg(long, value_name = "X", value_parser = number, allow_negative_numbers = true)]
     pub loss_alpha: Option<f32>,
     /// For focal and binary-focal: how strongly confident predictions are down-weighted [default: 2]
@@ -90,7 +90,7 @@ pub struct LossArguments {
     /// For cosine: the output with the other vectors of the pairs
     #[arg(long, value_name = "NAME")]
     pub pair_output: Option<String>,
-    /// For dice, dice-ce and tversky: how the output is converted to class shares [default: softmax; sigmoid with --multi-label]
+    /// For dice, dice-ce and tversky: the function that converts the output to probabilities [default: softmax; sigmoid with --multi-label]
     #[arg(long, value_enum)]
     pub activation: Option<ActivationKind>,
     /// For dice, dice-ce and tversky: labels are numbers of the output's shape, one per class and position
@@ -99,10 +99,10 @@ pub struct LossArguments {
     /// For dice, dice-ce and tversky: exclude class 0
     #[arg(long)]
     pub no_background: bool,
-    /// For dice, dice-ce and tversky: treat all samples of a batch as one region
+    /// For dice, dice-ce and tversky: compute one score per class for the whole batch instead of one for each sample
     #[arg(long)]
     pub batch_regions: bool,
-    /// For dice and dice-ce: divide by sums of squares
+    /// For dice and dice-ce: use squared predictions and labels in the denominator
     #[arg(long)]
     pub squared: bool,
     /// For dice, dice-ce and tversky: the number added to the numerator and the denominator [default: 1e-5]
@@ -111,16 +111,16 @@ pub struct LossArguments {
     /// For ctc: the maximum number of labels per sample
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub label_length: Option<u64>,
-    /// For ctc: the class of positions without a label [default: 0]
+    /// For ctc: the index of the blank class [default: 0]
     #[arg(long, value_name = "N")]
     pub blank: Option<u64>,
-    /// For ctc: the first axis of the output is positions, the second is samples
+    /// For ctc: the output is [positions, samples, classes] instead of [samples, positions, classes]
     #[arg(long)]
     pub time_first: bool,
     /// For ctc: the input or array with the number of valid positions per sample [default: all of them]
     #[arg(long, value_name = "NAME")]
     pub input_lengths: Option<String>,
-    /// For ctc: labels that do not fit into their positions contribute zero instead of infinity
+    /// For ctc: count the loss of a sample as zero instead of infinity if its labels do not fit into its positions
     #[arg(long)]
     pub zero_infinity: bool,
     /// For dice-ce: the factors of Dice and of cross-entropy [default: 1,1]

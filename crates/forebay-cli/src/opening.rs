@@ -120,7 +120,7 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     warn_of_unknown_costs(trainer.unknown_costs());
     if let Some(reason) = trainer.parts_apart() {
         let reason = match reason {
-            PartsApart::BatchStatistics => "batch normalisation uses the statistics of each part",
+            PartsApart::BatchStatistics => "batch normalization uses the statistics of each part",
             PartsApart::BatchSize => "the model does not accept a larger batch than it states",
         };
         output::complain(&format!(

@@ -106,11 +106,11 @@ impl ShardKind {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Processes")]
 pub struct ProcessArguments {
-    /// Compute with all processes that an MPI launcher started (`mpirun -n 4 forebay ...`): each computes its share of every batch, and
-    /// results are bit-identical to those of one process. The first process prints and writes
+    /// Whether to run as one of several MPI processes (`mpirun -n 4 forebay ...`): each process computes its share of every batch, and the
+    /// results are bit-identical to those of a single process. Only the first process prints and writes output files
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", env = "FOREBAY_MPI")]
     pub mpi: MpiKind,
-    /// Give up if another process does not answer for this many seconds
+    /// Fail if another process does not respond within this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = positive_count)]
     pub network_timeout: u64,
 }
@@ -157,7 +157,8 @@ impl Processes {
         };
         let communicator = forebay_mpi::connect(&options)
             .map_err(|error| Failure::Failed(format!("{error}; --mpi off runs this process alone")))?;
-        let group = ProcessGroup::new(communicator);
+        let on_this_machine = launched.and_then(|launched| launched.on_this_machine);
+        let group = ProcessGroup::new(communicator).with_on_this_machine(on_this_machine.unwrap_or(1));
         if let Some(launched) = launched.filter(|launched| launched.processes != group.size()) {
             return Err(Failure::Failed(format!(
                 "the launcher started {} processes, but the MPI library reports {}; this library is not the launcher's (name \
@@ -170,7 +171,6 @@ impl Processes {
             output::be_silent();
         }
         let _ = CONNECTION.set(group.clone());
-        let on_this_machine = launched.and_then(|launched| launched.on_this_machine);
         Ok(Processes { group: Some(group).filter(|group| group.size() > 1), on_this_machine })
     }
 

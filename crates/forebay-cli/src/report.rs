@@ -310,7 +310,7 @@ fn number_of(number: f64) -> Value {
 /// Prints the JSON object on standard output.
 ///
 /// # Errors
-/// Fails if the object cannot be serialised.
+/// Fails if the object cannot be serialized.
 pub fn say_json(object: Map<String, Value>) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(&Value::Object(object));
     output::say(&text.map_err(|error| Failure::Failed(format!("cannot write the report: {error}")))?);

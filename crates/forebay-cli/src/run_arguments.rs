@@ -11,11 +11,14 @@ use crate::report_arguments::{ReportArguments, TraceArguments};
 /// `forebay run`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
-  forebay run model.onnx --input x=x.npy --output-dir results      writes results/NAME.npy for each output
-  forebay run model.onnx --inputs inputs.npz --repeat 10           measures ten runs
-  forebay run model.onnx --inputs folder/                          reads folder/NAME.npy for each input
-  mpirun -n 4 forebay run model.onnx --inputs inputs.npz --output-dir results
-                                                                   each of four processes computes a quarter of the batch")]
+  # Writes results/NAME.npy for each output.
+  forebay run model.onnx --input x=x.npy --output-dir results
+  # Measures ten runs.
+  forebay run model.onnx --inputs inputs.npz --repeat 10
+  # Reads folder/NAME.npy for each input.
+  forebay run model.onnx --inputs folder/
+  # Each of four processes computes a quarter of the batch.
+  mpirun -n 4 forebay run model.onnx --inputs inputs.npz --output-dir results")]
 pub struct RunArguments {
     /// The model
     #[arg(value_name = "MODEL.onnx")]

@@ -56,7 +56,7 @@ pub struct ScheduleArguments {
     /// Steps of polynomial, linear, cosine and one-cycle, not counting the warm-up [default: all remaining steps of --steps or --epochs]
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub schedule_steps: Option<u64>,
-    /// The smallest rate of polynomial, linear, cosine, cosine-restarts and plateau [default: 0]
+    /// The minimum learning rate of polynomial, linear, cosine, cosine-restarts and plateau [default: 0]
     #[arg(long, value_name = "X")]
     pub min_rate: Option<f32>,
     /// The factor of step, multi-step and exponential [default: 0.1; exponential has no default]

@@ -175,7 +175,7 @@ struct Run<'a> {
     trainer: Trainer,
     /// The data, batch by batch.
     loader: Loader,
-    /// How samples are normalised.
+    /// How samples are normalized.
     normalization: Option<Normalization>,
     /// The digest of the data, once it has been requested.
     digest: Option<String>,
@@ -522,7 +522,7 @@ fn set_schedule(
     Ok(trainer.set_schedule(schedule)?)
 }
 
-/// Returns how samples are normalised, with the values in the checkpoint if it has any.
+/// Returns how samples are normalized, with the values in the checkpoint if it has any.
 fn normalization(
     arguments: &TrainArguments,
     kept: &Value,

@@ -17,7 +17,7 @@ pub fn tell_of_untrained(model: &Model) -> Result<(), Failure> {
     if let Some(count) = std::num::NonZeroUsize::new(names.len()) {
         output::complain(&format!(
             "note: {count} of the model's floating-point initializers are not trained, because they are buffers or constants of \
-             formulas: {}{}",
+             formulas, or are followed by QuantizeLinear, which passes no gradient on: {}{}",
             shown.join(", "),
             if more { ", ..." } else { "" }
         ));

@@ -24,6 +24,17 @@ const KEYS: [&str; 12] = [
     "stall_seconds",
 ];
 
+/// Asserts that `--help` of a command explains all keys of its report and of the first element of a list there.
+fn assert_explained(command: &str, report: &serde_json::Value, list: &str) {
+    let help = success(&[command, "--help"]);
+    let words: Vec<&str> = help.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    for object in [report, &report[list][0]] {
+        for key in object.as_object().expect("an object").keys() {
+            assert!(words.contains(&key.as_str()), "{command}: {key}");
+        }
+    }
+}
+
 fn train<'a>(model: &'a str, data: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
     let common = ["--batch-size", "50", "--input-scale", "0.0625", "--learning-rate", "0.05", "--momentum", "0.9"];
     [&["train", model, "--data", data], common.as_slice(), flags].concat()
@@ -47,6 +58,7 @@ fn a_run_writes_its_outputs() {
     for key in KEYS {
         assert!(report.get(key).is_some(), "{key}");
     }
+    assert_explained("run", &report, "steps");
     assert_eq!(report["steps"].as_array().unwrap().len(), 4);
     assert_eq!(npy::read(&folder.path("results/logits.npy")).unwrap(), by_input);
     assert_eq!(std::fs::read_dir(folder.path("results")).unwrap().count(), 1);
@@ -103,6 +115,7 @@ fn a_budget_changes_no_bit_and_is_kept() {
     for key in KEYS {
         assert!(tight.get(key).is_some(), "{key}");
     }
+    assert_explained("train", &tight, "steps");
     assert!(tight["device_peak_bytes"].as_u64() <= tight["device_budget_bytes"].as_u64());
     assert!(tight["bytes_to_device"].as_u64() > Some(0));
     assert_eq!(free["device_budget_bytes"], serde_json::Value::Null);
@@ -232,6 +245,7 @@ fn devices_are_listed() {
     let text = success(&["devices"]);
     assert!(text.contains("host") && text.lines().next().unwrap().contains("matrices"), "{text}");
     let report = json(&["devices"]);
+    assert_explained("devices", &report, "devices");
     let host = report["devices"].as_array().unwrap().iter().find(|device| device["name"] == "host").unwrap();
     assert_eq!(host["cooperative_matrices"].as_array().map(Vec::len), Some(0), "{host}");
 }

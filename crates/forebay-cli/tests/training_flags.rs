@@ -204,6 +204,24 @@ fn a_run_that_fails_keeps_what_it_has_learned() {
     assert_eq!(rescued.count(), 1, "the checkpoint of another run stays");
 }
 
+/// The factors in a checkpoint do not show the scale of the adapters.
+#[test]
+fn adapters_keep_their_scale() {
+    let (folder, model, data) = (Folder::new(), digits_model(), data());
+    let [checkpoint, saved, exported] = ["checkpoint", "saved.onnx", "exported.onnx"].map(|name| folder.text(name));
+    let lora = ["--lora", "*", "--rank", "4"];
+    let first = ["--alpha", "32", "--steps", "1", "--checkpoint", &checkpoint, "--save", &saved];
+    success(&train(&model, &data, &[&lora[..], &first].concat()));
+    let export = ["export", &checkpoint, "--model", &model, "--save", &exported];
+    let export = [&export[..], &lora].concat();
+    let resume = train(&model, &data, &[&lora[..], &["--steps", "2", "--resume", &checkpoint]].concat());
+    for arguments in [&export, &resume] {
+        assert_says(&failure(1, arguments), &["trained with alpha 32", "have alpha 4", "--alpha 32"]);
+        success(&[arguments.as_slice(), &["--alpha", "32"]].concat());
+    }
+    assert!(std::fs::read(&saved).unwrap() == std::fs::read(&exported).unwrap());
+}
+
 #[test]
 fn checkpoints_of_other_programs_resume_with_any_batches() {
     let (folder, model, data) = (Folder::new(), digits_model(), data());

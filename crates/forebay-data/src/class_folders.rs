@@ -1,4 +1,4 @@
-//! Folders with one sub-folder of files for each class, numbered in the order of their names.
+//! Folders with one subfolder of files for each class, numbered in the order of their names.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ pub(crate) struct ClassFolders {
     pub(crate) kind: String,
 }
 
-/// Lists the files of a kind in the sub-folders of a folder; `what` names the kind.
+/// Lists the files of a kind in the subfolders of a folder; `what` names the kind.
 ///
 /// # Errors
 /// [`DataError`] if a folder cannot be listed.
@@ -57,7 +57,7 @@ pub(crate) fn class_folders(
     Ok(ClassFolders { files, labels, classes, kind })
 }
 
-/// Returns whether a sub-folder of a folder has a file of a kind.
+/// Returns whether a subfolder of a folder has a file of a kind.
 ///
 /// # Errors
 /// [`DataError`] if a folder cannot be listed.

@@ -236,7 +236,7 @@ impl DataSet {
         Ok(DataSet { chosen: Some(chosen), ..self })
     }
 
-    /// Normalises batches from now on.
+    /// Normalizes batches from now on.
     pub fn normalize(&mut self, normalization: Normalization) {
         self.normalization = Some(normalization);
     }
@@ -252,7 +252,7 @@ impl DataSet {
         self.label_classes = Some((classes, axis));
     }
 
-    /// From now on, numbers classes as another data set does, if both have names for them: sub-folders or words. On its own, each data set
+    /// From now on, numbers classes as another data set does, if both have names for them: subfolders or words. On its own, each data set
     /// numbers the classes that it has, so the same class can have another number if one before it is missing.
     ///
     /// ```

@@ -1,4 +1,4 @@
-//! Data sets of image files: a folder with one sub-folder per class, numbered in the order of their names, or files that a table names
+//! Data sets of image files: a folder with one subfolder per class, numbered in the order of their names, or files that a table names
 //! ([`crate::manifest`]).
 
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source
     }
     let ClassFolders { files, labels, classes, kind } = class_folders(folder, "images", is_image)?;
     if files.is_empty() {
-        let reason = "no data in this folder: expected sub-folders, one per class, of PNG, JPEG, WebP or TIFF images; or \
+        let reason = "no data in this folder: expected subfolders, one per class, of PNG, JPEG, WebP or TIFF images; or \
                       NIfTI pairs, .npy files, tar shards, or Parquet or Arrow files";
         return Err(DataError::layout(folder, reason));
     }
@@ -55,7 +55,7 @@ pub(crate) fn one_each(labels: &Tensor) -> Option<Vec<i64>> {
     labels.integers().map(Iterator::collect).filter(|labels: &Vec<i64>| labels.len() as u64 == count)
 }
 
-/// Returns whether a folder has images in its sub-folders.
+/// Returns whether a folder has images in its subfolders.
 ///
 /// # Errors
 /// [`DataError`] if a folder cannot be listed.

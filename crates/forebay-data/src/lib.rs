@@ -13,7 +13,7 @@
 //! | `gzip` | gzip files, with their checksums |
 //! | [`nifti`] | medical volumes in NIfTI-1 files |
 //! | `nrrd`, `volume_file` | volumes in NRRD files; volumes in either format, chosen by the file's name |
-//! | [`volume`] | cropping, padding and normalising volumes |
+//! | [`volume`] | cropping, padding and normalizing volumes |
 //! | [`pairing`] | which label file belongs to which image file |
 //! | [`sampler`] | which samples make up which batch, as a function of seed and step |
 //! | [`digest`] | digests, which tell whether two data sets hold the same samples |
@@ -21,7 +21,7 @@
 //! | `elastic` | smooth deformations |
 //! | `plane`, [`augment`] | random changes to samples |
 //! | `mixing` | mixing samples with others |
-//! | [`normalization`] | normalisation by the mean and deviation of each channel |
+//! | [`normalization`] | normalization by the mean and deviation of each channel |
 //! | `requirements` | what a caller requires of a data set |
 //! | [`dataset`] | data sets of any kind as batches, by input name |
 //! | `array_rows` | rows of an array, in memory or in a file |
@@ -30,7 +30,7 @@
 //! | [`ragged_set`] | data sets of samples of different sizes |
 //! | [`volume_set`] | data sets of pairs of volumes |
 //! | `kept` | samples that stay in memory |
-//! | `class_folders` | folders with one sub-folder for each class |
+//! | `class_folders` | folders with one subfolder for each class |
 //! | `image_file` | image files |
 //! | [`image_set`] | data sets of images, one folder per class |
 //! | `wav`, `sound_file`, `sound_set` | WAV files; one sound; data sets of sounds, one folder per class |

@@ -1,4 +1,4 @@
-//! Normalisation: (value - mean) / deviation for each channel, with given or measured numbers.
+//! Normalization: (value - mean) / deviation for each channel, with given or measured numbers.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -55,13 +55,13 @@ impl FromStr for Normalization {
     }
 }
 
-/// Returns whether an input is normalised, that is, has floating-point numbers, and channels after the batch axis.
+/// Returns whether an input is normalized, that is, has floating-point numbers, and channels after the batch axis.
 fn has_channels(input: &Tensor) -> bool {
     input.data_type().is_float() && input.shape().len() >= 2
 }
 
 impl Normalization {
-    /// Normalises the floating-point inputs of a batch.
+    /// Normalizes the floating-point inputs of a batch.
     ///
     /// # Errors
     /// [`DataError`] if the number of channels differs.

@@ -39,13 +39,13 @@ fn open_fixed(data: &str, requirements: &Requirements, reading: &Reading) -> Res
     DataSet::new(source, selection, data)
 }
 
-/// Returns the error for a folder whose sub-folders hold tables: one of them has to be named.
+/// Returns the error for a folder whose subfolders hold tables: one of them has to be named.
 fn below(folder: &Path) -> Option<DataError> {
     let has_tables = |path: &PathBuf| path.is_dir() && format(path).is_ok_and(|found| found.is_some());
     let folders: Vec<PathBuf> = listed(folder).ok()?.into_iter().filter(has_tables).collect();
     let first = folders.first()?.display();
     let reason = format!(
-        "no data in this folder itself, but tables in {} of its sub-folders; use one of them, such as {first}",
+        "no data in this folder itself, but tables in {} of its subfolders; use one of them, such as {first}",
         folders.len()
     );
     Some(DataError::layout(folder, reason))

@@ -1,7 +1,7 @@
 //! Data sets of patches of volumes: random ones for training, or tiles that cover each volume. Alternatively, samples are whole volumes,
 //! each with its own sizes, which are read like patches.
 //!
-//! Volumes are read whole, and normalised to mean 0 and deviation 1 over all of their voxels. A volume that is smaller than a patch is
+//! Volumes are read whole, and normalized to mean 0 and deviation 1 over all of their voxels. A volume that is smaller than a patch is
 //! padded with zeros. The patch of a sample is a function of the seed, the epoch and the sample's index.
 
 use std::collections::BTreeMap;

@@ -48,7 +48,7 @@ pub struct Patches {
     pub per_volume: Option<u64>,
     /// The seed of random patches.
     pub seed: u64,
-    /// Whether samples are whole volumes instead, each with its own sizes, read and normalised like patches, as sliding-window inference
+    /// Whether samples are whole volumes instead, each with its own sizes, read and normalized like patches, as sliding-window inference
     /// needs them. All volumes of a batch have the same sizes.
     pub whole: bool,
 }

@@ -1,4 +1,4 @@
-//! Data sets of sounds: a folder with one sub-folder of WAV and FLAC files per class, numbered in the order of their names.
+//! Data sets of sounds: a folder with one subfolder of WAV and FLAC files per class, numbered in the order of their names.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,7 +28,7 @@ fn sounds(folder: &Path) -> Result<ClassFolders, DataError> {
     class_folders(folder, "sounds", is_sound)
 }
 
-/// Returns whether a folder has sounds in its sub-folders.
+/// Returns whether a folder has sounds in its subfolders.
 ///
 /// # Errors
 /// [`DataError`] if the folder cannot be listed.
@@ -41,7 +41,7 @@ pub(crate) fn is_sounds(folder: &Path) -> Result<bool, DataError> {
 /// # Errors
 /// [`DataError`] naming the first sound if none can be read, or the folder if there are no sounds.
 fn first_format(folder: &Path, files: &[PathBuf]) -> Result<Format, DataError> {
-    let missing = || DataError::layout(folder, "no sounds found; expected them in sub-folders, one per class");
+    let missing = || DataError::layout(folder, "no sounds found; expected them in subfolders, one per class");
     let first = format(files.first().ok_or_else(missing)?);
     first.or_else(|error| files[1..].iter().find_map(|path| format(path).ok()).ok_or(error))
 }

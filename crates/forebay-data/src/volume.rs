@@ -1,4 +1,4 @@
-//! Cropping, padding and normalising volumes, so that volumes of any size fit a model's input.
+//! Cropping, padding and normalizing volumes, so that volumes of any size fit a model's input.
 //!
 //! Volumes are read as streams, and only the elements in the model's box are kept, as stored in the file. A sample therefore takes only the
 //! memory of what the model sees of it, however large the file is.
@@ -168,16 +168,16 @@ impl Boxed {
 
     /// Appends a channel as float32 with mean 0 and deviation 1: (x - mean) / standard deviation over all values of the box, computed in
     /// float64 and rounded. The result is all zeros if all values are the same.
-    pub fn push_normalised(&self, channel: usize, bytes: &mut Vec<u8>) {
+    pub fn push_normalized(&self, channel: usize, bytes: &mut Vec<u8>) {
         let count = self.to.iter().product::<usize>() as f64;
         let (mut sum, mut squares) = (0.0, 0.0);
         self.for_each_row(channel, |row| row.iter().for_each(|value| sum += value));
         let mean = sum / count;
         self.for_each_row(channel, |row| row.iter().for_each(|value| squares += (value - mean) * (value - mean)));
         let deviation = (squares / count).sqrt();
-        let normalised = |value: f64| if deviation == 0.0 { 0.0 } else { ((value - mean) / deviation) as f32 };
+        let normalized = |value: f64| if deviation == 0.0 { 0.0 } else { ((value - mean) / deviation) as f32 };
         self.for_each_row(channel, |row| {
-            bytes.extend(row.iter().flat_map(|&value| normalised(value).to_le_bytes()));
+            bytes.extend(row.iter().flat_map(|&value| normalized(value).to_le_bytes()));
         });
     }
 }
@@ -292,12 +292,12 @@ mod tests {
     }
 
     #[test]
-    fn normalising_gives_mean_zero_and_deviation_one() {
+    fn normalizing_gives_mean_zero_and_deviation_one() {
         let folder = tempfile::tempdir().unwrap();
         for (elements, expected) in [([1, 3], [-1.0f32, 1.0]), ([5, 5], [0.0, 0.0])] {
             let stream = stream(&folder.path().join("v.nii"), &[2], &elements);
             let mut bytes = Vec::new();
-            Boxed::read(stream, &[2], 1, &[2], None).unwrap().push_normalised(0, &mut bytes);
+            Boxed::read(stream, &[2], 1, &[2], None).unwrap().push_normalized(0, &mut bytes);
             assert_eq!(bytes, expected.map(f32::to_le_bytes).concat());
         }
     }

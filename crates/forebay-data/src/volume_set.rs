@@ -1,4 +1,4 @@
-//! Data sets of pairs of volumes, NIfTI or NRRD. Images are cropped or padded to the model's input and normalised over that box; labels are
+//! Data sets of pairs of volumes, NIfTI or NRRD. Images are cropped or padded to the model's input and normalized over that box; labels are
 //! cropped or padded in the same way. [`crate::pairing`] determines which files belong together.
 
 use std::collections::BTreeMap;
@@ -117,7 +117,7 @@ impl VolumeReader {
         let mut bytes = self.buffer(DataType::Float32, channels, &origin)?;
         for (stream, channels) in files {
             let boxed = Boxed::read(stream, &grid, channels, &self.spatial, None)?;
-            (0..channels).for_each(|channel| boxed.push_normalised(channel, &mut bytes));
+            (0..channels).for_each(|channel| boxed.push_normalized(channel, &mut bytes));
         }
         let image = Tensor::new(DataType::Float32, &self.input.sample_shape, bytes);
         let image = image.expect("as many bytes as the box has");
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_is_fitted_and_normalised() {
+    fn a_pair_is_fitted_and_normalized() {
         let folder = tempfile::tempdir().unwrap();
         // 2 x 2 x 2: the last axis is padded by one before and one after.
         samples::write_gz(

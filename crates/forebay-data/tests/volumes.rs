@@ -25,8 +25,8 @@ fn packed_raw_and_detached_volumes_are_those_of_the_reference() {
     let batch = set.batch(&[0, 1]).unwrap();
     let mean = image.iter().map(|&value| value as f64).sum::<f64>() / 60.0;
     let deviation = (image.iter().map(|&value| (value as f64 - mean).powi(2)).sum::<f64>() / 60.0).sqrt();
-    let normalised: Vec<f32> = image.iter().map(|&value| ((value as f64 - mean) / deviation) as f32).collect();
-    assert_eq!(batch.inputs["x"], Tensor::from_f32(&[2, 1, 3, 4, 5], &normalised.repeat(2)));
+    let normalized: Vec<f32> = image.iter().map(|&value| ((value as f64 - mean) / deviation) as f32).collect();
+    assert_eq!(batch.inputs["x"], Tensor::from_f32(&[2, 1, 3, 4, 5], &normalized.repeat(2)));
     assert_eq!(batch.labels, Tensor::from_i64(&[2, 3, 4, 5], &labels.repeat(2)));
     // Voxels in files of their own count.
     let folder = tempfile::tempdir().unwrap();

@@ -17,5 +17,5 @@ pub mod memory;
 pub mod process;
 
 pub use files::{DIRECT_BLOCK_BYTES, buffer, open_direct, open_regular, read, read_text, read_up_to};
-pub use memory::{Available, Shortage, Total, Use, available_bytes, check, keep_own_limit, total};
+pub use memory::{Available, Shortage, Total, Use, available_bytes, check, keep_own_limit, share_bytes, total};
 pub use process::{Resident, resident};

@@ -127,7 +127,29 @@ pub fn check(requested_bytes: u64, purpose: Use) -> Result<(), Shortage> {
 
 /// Bytes that can still be taken; `None` if nothing is known.
 pub fn available_bytes(purpose: Use) -> Option<u64> {
-    System::this().all_available(&read, purpose).into_iter().map(|available| available.bytes).min()
+    share_bytes(purpose, 1)
+}
+
+/// Like [`available_bytes`], but of the memory that several processes share, only the share of one of them. The limits of the machine
+/// and of control groups are shared; resource limits apply to each process alone.
+///
+/// ```
+/// use forebay_limits::{Use, available_bytes, share_bytes};
+///
+/// if let Some((all_bytes, share_bytes)) = available_bytes(Use::Memory).zip(share_bytes(Use::Memory, 1000)) {
+///     assert!(share_bytes <= all_bytes);
+/// }
+/// ```
+pub fn share_bytes(purpose: Use, processes: usize) -> Option<u64> {
+    smallest_share(System::this().all_available(&read, purpose), processes)
+}
+
+fn smallest_share(all_available: Vec<Available>, processes: usize) -> Option<u64> {
+    let share = |available: Available| match available.resource {
+        Resource::Memory => available.bytes / processes.max(1) as u64,
+        Resource::Addresses | Resource::Data => available.bytes,
+    };
+    all_available.into_iter().map(share).min()
 }
 
 fn refuse(requested_bytes: u64, all_available: Vec<Available>) -> Result<(), Shortage> {
@@ -432,6 +454,16 @@ mod tests {
         assert!(refused.starts_with("99.0 MiB of address space would be needed"), "{refused}");
         assert!(refused.contains("of 200.0 MiB are left (RLIMIT_AS, ulimit -v)"), "{refused}");
         assert_eq!(least(&limited, Use::Memory).source, "the machine's memory");
+        // The machine's 4 GiB, less what stays free, are shared; addresses are not.
+        let share = |others: &[(&str, &str)], processes| {
+            let texts = texts(others);
+            let read = |path: &Path| texts.get(path.to_str().expect("UTF-8")).cloned();
+            smallest_share(System::find(&read).all_available(&read, Use::Shared), processes)
+        };
+        let machine_bytes = least(&[], Use::Shared).bytes;
+        assert_eq!((share(&[], 1), share(&[], 4)), (Some(machine_bytes), Some(machine_bytes / 4)));
+        let addresses_bytes = least(&limited, Use::Shared).bytes;
+        assert_eq!((share(&limited, 4), share(&limited, 100)), (Some(addresses_bytes), Some(machine_bytes / 100)));
     }
 
     #[test]

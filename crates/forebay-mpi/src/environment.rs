@@ -52,7 +52,9 @@ impl Launched {
             if launcher == Launcher::Slurm && variable("PMIX_RANK").is_none() {
                 return None;
             }
-            Some(Launched { processes: number(all)?, on_this_machine: number(local), launcher })
+            // With PMI and PMI-2, srun sets no local number except that of the step.
+            let on_this_machine = number(local).or_else(|| number("SLURM_STEP_TASKS_PER_NODE"));
+            Some(Launched { processes: number(all)?, on_this_machine, launcher })
         };
         VARIABLES.iter().find_map(of)
     }
@@ -79,6 +81,8 @@ mod tests {
         assert_eq!(of(&[("OMPI_COMM_WORLD_SIZE", "2")]), launched(Launcher::OpenMpi, 2, None));
         assert_eq!(of(&[("PMI_SIZE", "2"), ("PMI_RANK", "0")]), launched(Launcher::Mpich, 2, None));
         assert_eq!(of(&[("PMI_SIZE", "8"), ("MPI_LOCALNRANKS", "4")]), launched(Launcher::Mpich, 8, Some(4)));
+        let step = [("PMI_SIZE", "8"), ("SLURM_STEP_TASKS_PER_NODE", "4(x2)")];
+        assert_eq!(of(&step), launched(Launcher::Mpich, 8, Some(4)));
         let slurm = [("SLURM_STEP_NUM_TASKS", "6"), ("SLURM_TASKS_PER_NODE", "3(x2)")];
         assert_eq!(of(&slurm), None, "a job step without MPI");
         assert_eq!(of(&[&slurm[..], &[("PMIX_RANK", "1")]].concat()), launched(Launcher::Slurm, 6, Some(3)));

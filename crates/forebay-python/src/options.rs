@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use forebay::managed::Policy;
 use forebay::training::{DecayRule, Optimizer, Precision, TrainingOptions};
-use forebay::{Error, LaunchOrder, MemoryMode, OnNan, SessionOptions, Shard, TrainerOptions, Updates, documents};
+use forebay::{
+    Error, HostOperators, LaunchOrder, MemoryMode, OnNan, SessionOptions, Shard, TrainerOptions, Updates, documents,
+};
 use pyo3::prelude::*;
 
 use crate::errors::exception;
@@ -32,6 +34,7 @@ pub struct Engine {
     fuse: bool,
     order: String,
     updates: String,
+    host_operators: String,
     check: bool,
     trace: bool,
     heap_size: Option<u64>,
@@ -148,6 +151,8 @@ fn engine_options(py: Python<'_>, given: Engine) -> PyResult<forebay::EngineOpti
         choice(py, "launch order", &given.order, &[("file", LaunchOrder::File), ("barriers", LaunchOrder::Barriers)])?;
     let places = Updates::ALL.map(|updates| (updates.name(), updates));
     options.planning.updates = choice(py, "place for updates", &given.updates, &places)?;
+    let answers = HostOperators::ALL.map(|answer| (answer.name(), answer));
+    options.planning.host_operators = choice(py, "value of host_operators", &given.host_operators, &answers)?;
     options.planning.check = given.check;
     options.measuring.trace = given.trace;
     Ok(options)

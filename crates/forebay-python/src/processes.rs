@@ -27,7 +27,8 @@ impl Processes {
             };
             connected.map_err(|error| Error::Option { reason: error.to_string() })
         })?;
-        Ok(Processes(ProcessGroup::new(communicator)))
+        let on_this_machine = forebay_mpi::started_by().and_then(|launched| launched.on_this_machine);
+        Ok(Processes(ProcessGroup::new(communicator).with_on_this_machine(on_this_machine.unwrap_or(1))))
     }
 
     fn rank(&self) -> usize {

@@ -1,5 +1,6 @@
 //! The Vulkan device.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard, Once, PoisonError};
@@ -65,7 +66,8 @@ pub struct VulkanOptions {
 }
 
 impl Default for VulkanOptions {
-    /// Returns the default options; `validate` is set by `FOREBAY_VALIDATE=1` in the environment.
+    /// Returns the default options; `validate` is set by `FOREBAY_VALIDATE=1` in the environment. Devices do not open if the variable has a
+    /// value that is not valid.
     fn default() -> VulkanOptions {
         VulkanOptions {
             device: None,
@@ -74,7 +76,7 @@ impl Default for VulkanOptions {
             tiled: true,
             tile_size_bytes: None,
             heap_bytes_max: HEAP_SIZE_MAX_BYTES,
-            validate: std::env::var("FOREBAY_VALIDATE").is_ok_and(|value| value == "1"),
+            validate: validates(std::env::var_os("FOREBAY_VALIDATE").as_deref()).unwrap_or(false),
             binding_bytes_max: None,
             binding_alignment_bytes: None,
             portable: false,
@@ -94,6 +96,15 @@ pub struct VulkanDevice {
 
 fn lost(reason: String) -> DeviceError {
     DeviceError::Lost { reason }
+}
+
+/// Returns whether this value of `FOREBAY_VALIDATE` turns on validation.
+fn validates(value: Option<&OsStr>) -> Result<bool, DeviceError> {
+    match value.map(OsStr::to_string_lossy).as_deref() {
+        None | Some("" | "0") => Ok(false),
+        Some("1") => Ok(true),
+        Some(other) => Err(DeviceError::Setting { reason: format!("FOREBAY_VALIDATE must be 0 or 1, not '{other}'") }),
+    }
 }
 
 /// Makes the settings of the validation layer that can only be made through the environment.
@@ -119,7 +130,8 @@ impl VulkanDevice {
     /// Opens a device.
     ///
     /// # Errors
-    /// [`DeviceError::Setting`] if there is no Vulkan, no such device, or no such tiles; other errors if the driver refuses a call.
+    /// [`DeviceError::Setting`] if there is no Vulkan, no such device, or no such tiles, or if `FOREBAY_VALIDATE` has a value that is not
+    /// valid; other errors if the driver refuses a call.
     pub fn open(options: &VulkanOptions) -> Result<VulkanDevice, DeviceError> {
         VulkanDevice::open_through(entry()?, options)
     }
@@ -130,6 +142,8 @@ impl VulkanDevice {
     /// The same as those of [`VulkanDevice::open`].
     pub fn open_through(entry: Entry, options: &VulkanOptions) -> Result<VulkanDevice, DeviceError> {
         let birth = Instant::now();
+        // The default options cannot refuse a value.
+        validates(std::env::var_os("FOREBAY_VALIDATE").as_deref())?;
         if options.validate {
             set_up_validation();
         }
@@ -537,4 +551,17 @@ fn map(gpu: &Gpu, state: &mut State, commands: &[Command]) -> Result<(), DeviceE
         // Mappings that the driver does not know about do not exist.
         mapped.into_iter().for_each(|region| drop(memories.unmap(region)));
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_values_of_the_variable_are_refused() {
+        let found = [None, Some("0"), Some(""), Some("1")].map(|value| validates(value.map(OsStr::new)));
+        assert_eq!(found, [Ok(false), Ok(false), Ok(false), Ok(true)]);
+        let error = validates(Some(OsStr::new("yes"))).unwrap_err().to_string();
+        assert!(error.contains("FOREBAY_VALIDATE must be 0 or 1, not 'yes'"), "{error}");
+    }
 }

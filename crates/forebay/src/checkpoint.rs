@@ -22,6 +22,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::error::Error;
+use crate::model::Model;
 use crate::progress::Progress;
 
 pub use folder::CheckpointFolder;
@@ -72,6 +73,8 @@ pub struct Checkpoint {
     pub position: Value,
     /// Other state that steps change. `None` if it is not known, in which case it stays as it is.
     pub(crate) progress: Option<Progress>,
+    /// The numerator of the adapters' scale; `None` if there are no adapters or an earlier version wrote the checkpoint.
+    pub(crate) alpha: Option<f32>,
     /// Parameters, optimizer state and running statistics, by name.
     pub(crate) contents: BTreeMap<String, Contents>,
     /// The file that the checkpoint was read from; empty if it was not read.
@@ -94,6 +97,8 @@ struct Content {
     position: Value,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     progress: Option<Progress>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    alpha: Option<f32>,
     tensors: TensorFile,
 }
 
@@ -108,7 +113,8 @@ impl Checkpoint {
     /// Creates a checkpoint of these tensors, before the first step.
     pub fn new(tensors: BTreeMap<String, Tensor>) -> Checkpoint {
         let contents = tensors.into_iter().map(|(name, tensor)| (name, tensor.into())).collect();
-        Checkpoint { step: 0, seed: 0, position: Value::Null, progress: None, contents, source: PathBuf::new() }
+        let position = Value::Null;
+        Checkpoint { step: 0, seed: 0, position, progress: None, alpha: None, contents, source: PathBuf::new() }
     }
 
     /// Returns the types of all tensors, by name.
@@ -159,8 +165,8 @@ impl Checkpoint {
             let path = directory.as_ref().join(&content.tensors.file);
             let reason = match tensor_file::read(&path, &content.tensors) {
                 Ok(contents) => {
-                    let Content { step, seed, position, progress, .. } = content;
-                    return Ok(Checkpoint { step, seed, position, progress, contents, source });
+                    let Content { step, seed, position, progress, alpha, .. } = content;
+                    return Ok(Checkpoint { step, seed, position, progress, alpha, contents, source });
                 }
                 Err(reason) => reason,
             };
@@ -173,6 +179,20 @@ impl Checkpoint {
         }
         let reason = format!("replaced {READ_ATTEMPTS} times while being read; try again");
         Err(Error::Checkpoint { path: source, reason })
+    }
+
+    /// Checks that the model's adapters have the scale of those in this checkpoint, as far as that is known. The tensors do not show it.
+    ///
+    /// # Errors
+    /// Returns the reason if they do not.
+    pub(crate) fn check_alpha(&self, model: &Model) -> Result<(), String> {
+        match self.alpha.zip(model.alpha()) {
+            Some((then, now)) if then != now => Err(format!(
+                "its adapters were trained with alpha {then}, but those of the model have alpha {now}; give them alpha \
+                 {then} (--alpha {then})"
+            )),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -15,10 +15,12 @@ impl Checkpoint {
     /// [`Trainer::save`](crate::Trainer::save) writes it. Initializers that were not trained stay as they are.
     ///
     /// # Errors
-    /// Fails with [`Error::Checkpoint`] if the checkpoint is of another model. Also fails if the file cannot be written.
+    /// Fails with [`Error::Checkpoint`] if the checkpoint is of another model, or of adapters with another scale. Also fails if the file
+    /// cannot be written.
     pub fn export(&self, model: &Model, path: impl AsRef<Path>) -> Result<(), Error> {
-        let types =
-            self.types_of(model.graph()).map_err(|reason| Error::Checkpoint { path: self.source.clone(), reason })?;
+        let refused = |reason| Error::Checkpoint { path: self.source.clone(), reason };
+        let types = self.types_of(model.graph()).map_err(refused)?;
+        self.check_alpha(model).map_err(refused)?;
         model.write(path.as_ref(), &types, &mut |name, take| self.contents[name].give_in_pieces(take))
     }
 

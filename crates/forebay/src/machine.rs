@@ -19,6 +19,7 @@ use crate::options::{
     DeviceOptions, EngineOptions, HostOperators, MemoryLimit, MemoryMode, PlanSearch, PlanningOptions, ProcessLimit,
     Updates,
 };
+use crate::process_group::ProcessGroup;
 
 /// A device with the limits that its user set.
 pub(crate) struct LimitedDevice {
@@ -124,6 +125,11 @@ impl LimitedDevice {
     /// Host bytes that are taken regardless of the plan: the device's own and the executor's staging.
     pub(crate) fn reserved_host_bytes(&self) -> u64 {
         self.reserved_host_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of processes of the run on this machine, which share its free memory.
+    pub(crate) fn processes_here(&self) -> usize {
+        self.options.device.processes.as_ref().map_or(1, ProcessGroup::on_this_machine)
     }
 
     /// Returns the workspace that a launch needs where it runs: on the device, or on the host if the device cannot run it.

@@ -91,8 +91,9 @@ impl Model {
         ValueInfo::of(&self.onnx.graph, &self.onnx.graph.outputs)
     }
 
-    /// Returns the names of floating-point initializers that training leaves unchanged because they are not parameters: buffers, and
-    /// constants in formulas. The guide explains how they are told apart.
+    /// Returns the names of floating-point initializers that training leaves unchanged: buffers and constants in formulas, which are not
+    /// parameters (the guide explains how they are told apart), and those that affect outputs only through `QuantizeLinear` or
+    /// `DynamicQuantizeLinear`.
     ///
     /// # Errors
     /// Fails if contents cannot be read.
@@ -195,6 +196,11 @@ impl Model {
     /// ```
     pub fn layer_groups(&self, decay: f32) -> Result<Vec<ParameterGroup>, Error> {
         Ok(layer_groups(&self.onnx.trainable_graph()?, decay)?)
+    }
+
+    /// Returns the numerator of the adapters' scale, or `None` without adapters.
+    pub(crate) fn alpha(&self) -> Option<f32> {
+        self.onnx.adapter_options().map(|options| options.alpha)
     }
 
     /// Returns the model as it was read.

@@ -43,6 +43,8 @@ pub struct ProcessGroup {
     /// The communicator, which counts what is exchanged.
     communicator: Arc<dyn Communicator>,
     exchanged: Arc<Mutex<Counts>>,
+    /// The number of processes on this machine, this one included.
+    on_this_machine: usize,
 }
 
 /// What a process has exchanged with the others so far.
@@ -158,7 +160,20 @@ impl ProcessGroup {
     pub fn new(communicator: Arc<dyn Communicator>) -> ProcessGroup {
         let exchanged = Arc::new(Mutex::new(Counts::default()));
         let communicator = Arc::new(Counted { inner: communicator, exchanged: exchanged.clone() });
-        ProcessGroup { communicator, exchanged }
+        ProcessGroup { communicator, exchanged, on_this_machine: 1 }
+    }
+
+    /// Returns the same group with the number of processes on this machine, this one included. Each of them gets an equal share of the
+    /// machine's free memory. By default, only this process is on the machine.
+    ///
+    /// ```
+    /// use forebay::ProcessGroup;
+    ///
+    /// let group = ProcessGroup::for_plans(8);
+    /// assert_eq!((group.on_this_machine(), group.with_on_this_machine(4).on_this_machine()), (1, 4));
+    /// ```
+    pub fn with_on_this_machine(self, processes: usize) -> ProcessGroup {
+        ProcessGroup { on_this_machine: processes.max(1), ..self }
     }
 
     /// Creates the group of the first of `size` processes that do not exist. It is for planning, which exchanges nothing; a run fails at
@@ -180,6 +195,11 @@ impl ProcessGroup {
     /// Returns the number of processes.
     pub fn size(&self) -> usize {
         self.communicator.size()
+    }
+
+    /// Returns the number of processes on this machine, this one included; see [`ProcessGroup::with_on_this_machine`].
+    pub fn on_this_machine(&self) -> usize {
+        self.on_this_machine
     }
 
     /// Returns the communicator that connects the processes.

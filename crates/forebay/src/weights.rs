@@ -161,6 +161,6 @@ pub(crate) fn parking_bytes(machine: &LimitedDevice) -> u64 {
     match memory.device_memory {
         Some(MemorySize::Bytes(bytes)) => bytes,
         Some(_) => 0,
-        None => forebay_limits::available_bytes(forebay_limits::Use::Memory).unwrap_or(0) / 2,
+        None => forebay_limits::share_bytes(forebay_limits::Use::Memory, machine.processes_here()).unwrap_or(0) / 2,
     }
 }

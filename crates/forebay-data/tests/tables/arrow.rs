@@ -133,7 +133,7 @@ fn a_folder_of_files_is_one_set_and_missing_values_are_named() {
     std::fs::copy(testdata("words.arrows"), parent.path().join("train/data-00000-of-00001.arrow")).unwrap();
     let above = error(parent.path(), &requirements(vec![input("wide", DataType::Float32, &[3, 8, 8])]));
     assert!(
-        above.contains("tables in 1 of its sub-folders; use one of them, such as") && above.contains("train"),
+        above.contains("tables in 1 of its subfolders; use one of them, such as") && above.contains("train"),
         "{above}"
     );
     assert!(found.contains("z.arrows: it has the columns wide (int64), label (bytes)"), "{found}");

@@ -26,6 +26,7 @@ pub(crate) struct Position<'a> {
     pub(crate) seed: u64,
     pub(crate) position: &'a Value,
     pub(crate) progress: Option<Progress>,
+    pub(crate) alpha: Option<f32>,
 }
 
 /// A directory into which only the holder of this value writes checkpoints. Readers need no lock.
@@ -99,8 +100,8 @@ impl CheckpointFolder {
     /// Fails with [`Error::File`], which names the file, if the system reports an error; the previous checkpoint is then still intact.
     /// Also fails if tensors cannot be read from where they are.
     pub fn write(&self, checkpoint: &Checkpoint) -> Result<(), Error> {
-        let Checkpoint { step, seed, position, progress, contents, .. } = checkpoint;
-        let run = Position { step: *step, seed: *seed, position, progress: *progress };
+        let Checkpoint { step, seed, position, progress, alpha, contents, .. } = checkpoint;
+        let run = Position { step: *step, seed: *seed, position, progress: *progress, alpha: *alpha };
         let mut give = |name: &str, take: Take| match contents.get(name) {
             Some(contents) => contents.give_in_pieces(take),
             None => Ok(()),
@@ -156,8 +157,8 @@ impl CheckpointFolder {
     ) -> Result<(), Error> {
         let directory = self.path();
         let tensors = tensor_file::write(directory, run.step, types, give)?;
-        let position = run.position.clone();
-        let content = Content { step: run.step, seed: run.seed, position, progress: run.progress, tensors };
+        let Position { step, seed, position, progress, alpha } = *run;
+        let content = Content { step, seed, position: position.clone(), progress, alpha, tensors };
         let manifest = manifest_text(&content).map_err(|error| files::write_error(&directory.join(MANIFEST), error))?;
         let replaced = files::replace(&directory.join(MANIFEST), manifest.as_bytes());
         // Tensors that no manifest names only take up space, which may already be scarce.

@@ -13,6 +13,10 @@ use crate::checkpoint::{Checkpoint, CheckpointFolder, Position};
 use crate::error::Error;
 use crate::pieces::Take;
 
+/// What to do about a checkpoint of another run.
+const SAME_FLAGS: &str = "use the model, the optimizer and the adapters of the checkpoint (config.toml in the folder of a \
+                          checkpoint of `forebay train` has its flags)";
+
 impl Trainer {
     /// Collects the values that are sharded among several processes ([`Shard`](crate::Shard)) in process 0, which then has the whole values
     /// until the next step: parameters, state, models and checkpoints come from there.
@@ -156,6 +160,7 @@ impl Trainer {
             seed: self.options.seed,
             position: position.clone(),
             progress: Some(self.progress),
+            alpha: self.model.alpha(),
             contents: self.snapshot()?,
             source: Default::default(),
         })
@@ -186,7 +191,9 @@ impl Trainer {
     /// # Errors
     /// Fails as [`Trainer::save_checkpoint`] does.
     pub fn write_checkpoint(&self, folder: &CheckpointFolder, position: &Value) -> Result<(), Error> {
-        let run = Position { step: self.step_count, seed: self.options.seed, position, progress: Some(self.progress) };
+        let (step, seed, progress, alpha) =
+            (self.step_count, self.options.seed, Some(self.progress), self.model.alpha());
+        let run = Position { step, seed, position, progress, alpha };
         folder.write_from(&run, &self.types(), &mut |name, take| self.give(name, take))
     }
 
@@ -237,23 +244,33 @@ impl Trainer {
     /// copied in pieces to their places at the next step.
     ///
     /// # Errors
-    /// Returns [`Error::Checkpoint`] if the checkpoint is of another model or optimizer; the trainer then stays as before.
+    /// Returns [`Error::Checkpoint`] if the checkpoint is of another model or optimizer, or of adapters with another scale; the trainer then
+    /// stays as before.
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
         let refuse = |reason| Err(Error::Checkpoint { path: checkpoint.source.clone(), reason });
         let changing = &self.main().compiled.changing;
         for (name, (_, info)) in changing {
             match checkpoint.contents.get(name) {
-                None => return refuse(format!("this training run has a tensor '{name}', but the checkpoint does not")),
+                None => {
+                    return refuse(format!(
+                        "this training run has a tensor '{name}', but the checkpoint does not; {SAME_FLAGS}"
+                    ));
+                }
                 Some(found) if found.data_type() != info.data_type || found.shape() != info.shape => {
                     let found = found.ty();
-                    return refuse(format!("'{name}' is {found} in the checkpoint, but '{info}' in this training run"));
+                    return refuse(format!(
+                        "'{name}' is {found} in the checkpoint, but '{info}' in this training run; {SAME_FLAGS}"
+                    ));
                 }
                 Some(_) => {}
             }
         }
         if let Some(name) = checkpoint.contents.keys().find(|name| !changing.contains_key(*name)) {
-            return refuse(format!("the checkpoint has a tensor '{name}', but this training run does not"));
+            return refuse(format!(
+                "the checkpoint has a tensor '{name}', but this training run does not; {SAME_FLAGS}"
+            ));
         }
+        checkpoint.check_alpha(&self.model).or_else(refuse)?;
         self.options.seed = checkpoint.seed;
         let own = |(name, whole): (&String, &Contents)| (name.clone(), self.shards.own(name, whole));
         let values = checkpoint.contents.iter().map(own).collect();
