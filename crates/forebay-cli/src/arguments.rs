@@ -246,8 +246,8 @@ pub enum DataChangedKind {
   a table of images
       a .csv file with the columns path and label
   tar shards
-      a .tar file or a folder of them, in WebDataset's layout: 17.jpg and 17.cls,
-      or 17.x.npy and 17.y.npy
+      a .tar file or a folder of them, in WebDataset's layout: 17.jpg and
+      17.cls, or 17.x.npy and 17.y.npy
   tables
       a Parquet file (.parquet), an Arrow file or stream (.arrow, .feather,
       .arrows, .ipc), or a folder of either: columns named like the inputs
