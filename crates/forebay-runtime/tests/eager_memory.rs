@@ -200,7 +200,7 @@ fn memory_explains_itself() {
     assert!(json["blocks"].as_array().unwrap().iter().any(|block| block["owner"] == "the \"sum\" of <all>"));
     assert!(json["segments"].as_array().unwrap().iter().all(|segment| segment["end"].is_u64()));
     let svg = history.picture("a test").svg();
-    assert!(svg.contains("the \"sum\" of &lt;all>: 1 MiB at"), "{svg}");
+    assert!(svg.contains("the \"sum\" of &lt;all&gt;: 1 MiB at"), "{svg}");
     context.start_memory_history(0);
     assert_eq!(context.memory_history(), None);
 }
