@@ -466,6 +466,7 @@ fn plan_options(
         device_budget_bytes: resolve(options.device_memory),
         host_budget_bytes: resolve(options.host_memory).map(|bytes| bytes.saturating_sub(reserved_bytes)),
         spill: machine.spills(),
+        lends: machine.lends(),
         check: machine.options.planning.check || cfg!(debug_assertions),
         shared: shared.cloned(),
         brief,

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use forebay::{DataType, Model, Session, SessionOptions, Tensor};
+use forebay::{DataType, MemoryLimit, Model, Session, SessionOptions, Tensor};
 use forebay_base::MemoryId;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::{Device, Loan, forward};
@@ -63,12 +63,20 @@ fn run(session: &mut Session, x: Tensor) -> Tensor {
     session.run([("x".to_string(), x)].into()).expect("the model runs").remove("logits").expect("its output")
 }
 
+/// The same holds if free memory limits the process and if nothing does.
 #[test]
 fn inputs_are_read_and_outputs_written_where_they_are() {
+    for limit in [None, Some(MemoryLimit::Unlimited)] {
+        reads_and_writes_in_place(limit);
+    }
+}
+
+fn reads_and_writes_in_place(limit: Option<MemoryLimit>) {
     let inner = HostDevice::new(&HostOptions::default()).expect("the host");
     let device = Arc::new(Watching { inner, lent: Mutex::default() });
     let mut options = SessionOptions::default();
     options.engine.planning.check = true;
+    options.engine.memory.memory_limit = limit;
     let mut session = Session::with_device(&digits(), &options, device.clone()).expect("a session");
     let size = "1GiB".parse().expect("a size");
     let mut copying = Session::builder(&digits()).simulate_device(size).build().expect("a session that copies");
