@@ -72,7 +72,7 @@ const HELP: &str = "Development tasks:
   cargo xtask kills [--times N]         kills processes of training runs, 100 times, and continues the runs; needs Open MPI
   cargo xtask networks [--count N]      200 random networks train to the same bits at any budget
   cargo xtask preconditions             the CPU's kernels with the standard library's checks of unsafe code
-  cargo xtask swiftshader               every Vulkan test on SwiftShader, half an hour; `test` runs the short ones
+  cargo xtask swiftshader               every Vulkan test on SwiftShader, half an hour; `test` runs the short ones; needs cargo-nextest
   cargo xtask conformance [ARGUMENTS]   ONNX's own test cases, counted and listed; see --help
   cargo xtask bench [ARGUMENTS]         speed next to PyTorch; needs python3 with torch, onnx and numpy
   cargo xtask stories [NAME] [ARGUMENTS]   the guide's stories (docs/stories.md), minutes each; needs python3 with numpy, onnx and onnxruntime

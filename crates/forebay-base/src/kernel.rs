@@ -198,7 +198,7 @@ pub struct Window {
     pub dilations: Vec<u64>,
     /// Padding before, in elements.
     pub pads_begin: Vec<u64>,
-    /// Padding after, in elements. Outputs are given by their descriptors, so only means that count padding depend on this.
+    /// Padding after, in elements. Sizes of outputs come from their descriptors; results depend on this only if a mean counts padding.
     pub pads_end: Vec<u64>,
 }
 

@@ -230,8 +230,9 @@ pub enum DataChangedKind {
 
   an .npz archive, or a folder of .npy files
       arrays named like the model's inputs, with the labels in `y` or `labels`;
-      the first axis counts samples. Integers are converted to the input's type
-      and multiplied by --input-scale. A folder of .npz files: a sample in each
+      the first axis counts samples. Integers are converted to the input's type;
+      floating-point inputs are multiplied by --input-scale. A folder of .npz
+      files: a sample in each
   a folder of NIfTI or NRRD volumes
       image and label files paired by name (t1_2mm.nii.gz and labels_2mm.nii.gz,
       case7_image.nii and case7_label.nii, or folders imagesTr and labelsTr),
@@ -587,9 +588,11 @@ matrices); products and convolutions of these types use them."
 pub struct DevicesArguments {
     /// Print a single JSON object to standard output, and nothing else
     ///
-    /// Keys: devices, each with name, description and usable; if it is usable: memory_bytes, lanes, tiled, unified (its memory is the
-    /// host's), tile_size_bytes, heap_size_max_bytes, offset_alignment_bytes, tensor_elements_max, copy_streams, copies_use_lanes and
-    /// cooperative_matrices; otherwise: reason.
+    /// Keys: devices, each with name, description and usable. A usable device also has memory_bytes, lanes (the number of threads or
+    /// compute units that work in parallel), tiled (whether heaps can be mapped tile by tile), unified (whether its memory is the
+    /// host's), tile_size_bytes, heap_size_max_bytes, offset_alignment_bytes, tensor_elements_max, copy_streams (whether copies run
+    /// alongside kernels), copies_use_lanes (whether copies occupy lanes) and cooperative_matrices (the types in the column `matrices`);
+    /// any other device has reason (why it cannot be used).
     #[arg(long)]
     pub json: bool,
 }

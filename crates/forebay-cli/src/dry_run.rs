@@ -1,11 +1,11 @@
 //! `forebay train --dry-run`: whether a run can start, what it needs, and how long it is predicted to take. It neither trains nor writes
 //! anything.
 
-use std::fs::{DirEntry, metadata, read_dir};
+use std::fs::metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use forebay::{Trainer, files, format_bytes};
+use forebay::{Checkpoint, Trainer, files, format_bytes};
 use serde_json::{Value, json};
 
 use crate::arguments::{MemoryKind, TrainArguments};
@@ -156,9 +156,9 @@ fn disk(arguments: &TrainArguments, trainer: &Trainer, steps: u64) -> Result<Vec
     let left = steps.saturating_sub(trainer.step_count());
     let written = arguments.checkpoint_every.map_or(0, |every| left / every).saturating_add(1);
     let old = arguments.keep_checkpoints.unwrap_or(1).min(written);
-    // Checkpoints that are already there are replaced, but not before the new one is complete.
+    // Checkpoints that are already there take up part of that space, but there has to be room for at least one more.
     let checkpoints_bytes = |folder: &Option<PathBuf>, count: u64| {
-        let present_bytes = folder.as_deref().map_or(0, present_bytes);
+        let present_bytes = folder.as_ref().map_or(0, Checkpoint::present_bytes);
         state_bytes.saturating_mul(count).saturating_sub(present_bytes).max(state_bytes)
     };
     let best = &arguments.records.best_checkpoint;
@@ -182,16 +182,6 @@ fn disk(arguments: &TrainArguments, trainer: &Trainer, steps: u64) -> Result<Vec
     }
     check_space(&needs)?;
     Ok(needs)
-}
-
-/// Returns the number of bytes of the tensors of checkpoints in a folder. A kept checkpoint that is also the current one counts once.
-fn present_bytes(folder: &Path) -> u64 {
-    let entries = |folder: &Path| read_dir(folder).into_iter().flatten().flatten();
-    let is_kept = |entry: &DirEntry| entry.file_name().to_string_lossy().starts_with("step-");
-    let is_tensors = |entry: &DirEntry| entry.path().extension().is_some_and(|name| name == "safetensors");
-    let own_bytes = |entry: DirEntry| entry.metadata().map_or(0, |found| found.len() / found.nlink().max(1));
-    let kept = entries(folder).filter(is_kept).flat_map(|entry| entries(&entry.path()));
-    entries(folder).chain(kept).filter(is_tensors).map(own_bytes).sum()
 }
 
 /// Checks that everything on a disk fits there together.
@@ -258,6 +248,6 @@ mod tests {
         }
         std::fs::hard_link(path("tensors-2.safetensors"), path("step-00000002/tensors-2.safetensors")).unwrap();
         std::fs::write(path("checkpoint.json"), [0; 1000]).unwrap();
-        assert_eq!((present_bytes(folder.path()), present_bytes(&path("missing"))), (20, 0));
+        assert_eq!((Checkpoint::present_bytes(folder.path()), Checkpoint::present_bytes(path("missing"))), (20, 0));
     }
 }

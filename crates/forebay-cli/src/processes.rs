@@ -131,8 +131,6 @@ pub fn finish() {
 pub struct Processes {
     /// `None` if this process is the only one.
     group: Option<ProcessGroup>,
-    /// The number of processes on this machine, if known.
-    on_this_machine: Option<usize>,
 }
 
 impl Processes {
@@ -157,8 +155,8 @@ impl Processes {
         };
         let communicator = forebay_mpi::connect(&options)
             .map_err(|error| Failure::Failed(format!("{error}; --mpi off runs this process alone")))?;
-        let on_this_machine = launched.and_then(|launched| launched.on_this_machine);
-        let group = ProcessGroup::new(communicator).with_on_this_machine(on_this_machine.unwrap_or(1));
+        let on_this_machine = launched.and_then(|launched| launched.on_this_machine).unwrap_or(1);
+        let group = ProcessGroup::new(communicator).with_on_this_machine(on_this_machine);
         if let Some(launched) = launched.filter(|launched| launched.processes != group.size()) {
             return Err(Failure::Failed(format!(
                 "the launcher started {} processes, but the MPI library reports {}; this library is not the launcher's (name \
@@ -171,7 +169,7 @@ impl Processes {
             output::be_silent();
         }
         let _ = CONNECTION.set(group.clone());
-        Ok(Processes { group: Some(group).filter(|group| group.size() > 1), on_this_machine })
+        Ok(Processes { group: Some(group).filter(|group| group.size() > 1) })
     }
 
     /// Returns the processes, or `None` if this one is alone.
@@ -192,9 +190,9 @@ impl Processes {
 
     /// Returns the default number of threads of this process: its share of the machine's.
     fn threads(&self) -> Option<usize> {
-        self.group.as_ref()?;
+        let group = self.group.as_ref()?;
         let available = std::thread::available_parallelism().map_or(1, usize::from);
-        Some((available / self.on_this_machine?.max(1)).max(1))
+        Some((available / group.on_this_machine()).max(1))
     }
 
     /// Returns whether this is true for any of the processes. All of them must call it.

@@ -114,7 +114,7 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// An open file by its number. Standard output and standard error are recognised, so that both write at the same position of a file.
+/// An open file by its number. Standard output and standard error are recognized, so that both write at the same position of a file.
 fn descriptor(path: PathBuf) -> Stream {
     let own = fs::canonicalize("/proc/self/fd").is_ok_and(|own| path.parent() == Some(&own));
     match path.file_name().map(OsStrExt::as_bytes) {

@@ -99,7 +99,7 @@ fn floats(graph: GraphBuilder, name: &str, shape: &[usize], seed: u64) -> GraphB
     graph.floats(name, shape, &values)
 }
 
-/// Returns a model that takes images through convolutions, instance normalisation, pooling and a classifier.
+/// Returns a model that takes images through convolutions, instance normalization, pooling and a classifier.
 pub fn convolutions(size: &str) -> Model {
     let mut graph = GraphBuilder::new().input("x", FLOAT, &["n", "3", size, size]);
     for (seed, (name, shape)) in [
@@ -138,7 +138,7 @@ pub fn convolutions(size: &str) -> Model {
     Model::from_bytes(&bytes).unwrap()
 }
 
-/// Returns a model that takes rows through dense layers, layer normalisation and dropout.
+/// Returns a model that takes rows through dense layers, layer normalization and dropout.
 fn dense(inputs: usize, outputs: usize) -> Model {
     let width = 48;
     let mut graph = GraphBuilder::new().input("x", FLOAT, &["n", &inputs.to_string()]);

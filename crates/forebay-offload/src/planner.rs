@@ -67,7 +67,9 @@ pub struct Progress {
 pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<Schedule, SwapError> {
     workload.validate()?;
     let mut search = Search::new(workload, longest_slot_ns(workload), progress);
-    let candidates = search.candidates();
+    let plain = LaunchCandidate::plain(workload);
+    let swept = search.compare(&plain);
+    let candidates = search.candidates(plain, swept.as_ref());
     let planned = search.schedule(&candidates);
     // If links are so slow that much of the time is spent waiting, demand paging may be as good.
     let is_slow = planned.as_ref().is_none_or(|planned| planned.step_ns > workload.ideal_ns() / 8 * 9);
@@ -75,13 +77,6 @@ pub fn plan(workload: &Workload, progress: &mut dyn FnMut(Progress)) -> Result<S
     planned.into_iter().chain(paged).min_by_key(|schedule| schedule.step_ns).ok_or_else(|| SwapError::NoSchedule {
         reason: "longer waits were not enough; increase --device-memory".to_owned(),
     })
-}
-
-/// The launches of steps that seem to be among the shortest if each launch is one slot.
-pub(crate) fn launches_in_whole_slots(workload: &Workload) -> Vec<Launches> {
-    let mut unheard = |_| ();
-    let mut search = Search::new(workload, u64::MAX, &mut unheard);
-    search.candidates().into_iter().map(|candidate| candidate.launches).collect()
 }
 
 /// The kernels of a step, each run once.
@@ -160,6 +155,13 @@ pub(crate) struct LaunchCandidate {
     pub(crate) launches: Launches,
 }
 
+impl LaunchCandidate {
+    /// The kernels of a step, each run once.
+    pub(crate) fn plain(workload: &Workload) -> LaunchCandidate {
+        LaunchCandidate { strategy: Strategy::HostFirst, launches: in_order(workload) }
+    }
+}
+
 /// The search for launches, and the sweeps that judge them.
 pub(crate) struct Search<'a> {
     workload: &'a Workload,
@@ -175,10 +177,9 @@ impl<'a> Search<'a> {
     }
 
     /// The launches that seem to have the shortest steps: for each strategy and chain length, the best share of the candidates that are
-    /// most worthwhile on their own, and what improvement makes of the best.
-    fn candidates(&mut self) -> Vec<LaunchCandidate> {
-        let plain = LaunchCandidate { strategy: Strategy::HostFirst, launches: in_order(self.workload) };
-        let Some(swept) = self.compare(&plain) else { return vec![plain] };
+    /// most worthwhile on their own, and what improvement makes of the best. `swept` is the result of [`Search::compare`] for `plain`.
+    pub(crate) fn candidates(&mut self, plain: LaunchCandidate, swept: Option<&Swept>) -> Vec<LaunchCandidate> {
+        let Some(swept) = swept else { return vec![plain] };
         if swept.waits_ns.iter().all(|wait_ns| *wait_ns == 0) {
             return vec![plain];
         }

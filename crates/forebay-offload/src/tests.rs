@@ -144,7 +144,7 @@ fn short_kernels_behind_a_slow_link_run_again_instead_of_waiting() {
     assert!(!recomputations(&workload).is_empty());
 }
 
-/// This takes very long if the cost of a tensor is found anew on each path to it.
+/// This takes very long if the cost of a tensor is computed again for each path that leads to it.
 #[test]
 fn costs_of_tensors_made_from_many_are_found_once() {
     for width in [3, 16] {

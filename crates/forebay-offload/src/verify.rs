@@ -201,7 +201,7 @@ impl<'a> Replay<'a> {
         let count = workload.tensors.len();
         let mut first_touch = vec![None; count];
         for (number, kernel) in workload.kernels.iter().enumerate() {
-            for &tensor in kernel.reads.iter().chain(&kernel.writes) {
+            for tensor in kernel.touches() {
                 first_touch[tensor].get_or_insert(number);
             }
         }

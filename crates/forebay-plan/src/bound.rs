@@ -86,7 +86,7 @@ fn problem(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capac
         let counted = live.chunks.iter().zip(&kinds).filter(|(chunk, kind)| is_counted(chunk, **kind));
         counted.map(|(chunk, _)| chunk.range.len()).sum()
     };
-    // What is lent, or written and read on the device, crosses no link.
+    // What the caller lends, or writes and reads in place on the device, crosses no link.
     let on_host = |found: &[BackingLocation]| -> u64 {
         let regions = found.iter().flat_map(|backing| &backing.pieces).map(|(_, region)| region);
         regions.filter(|region| region.memory == HOST).map(|region| region.range.len()).sum()

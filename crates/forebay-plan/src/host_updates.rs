@@ -29,7 +29,7 @@ pub fn update_on_host(program: &mut Program) {
         operands.for_each(|operand| touching[operand.buffer.0 as usize].push(index));
     }
     let mut on_host: Vec<bool> = (0..count).map(|launch| may_serve(program, launch)).collect();
-    // Buffers of a launch that leaves the host are no longer the host's, so that others that touch them may have to leave, too.
+    // Buffers of a launch that leaves the host are no longer the host's, so other launches that touch them may have to leave, too.
     let mut leaving: Vec<usize> = (0..count).filter(|&launch| !on_host[launch]).collect();
     let mut is_of_host = vec![true; program.buffers.len()];
     while let Some(left) = leaving.pop() {

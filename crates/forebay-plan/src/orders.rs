@@ -15,7 +15,7 @@ const ORDERS_MAX: usize = 32;
 /// Groups of launches, in their order; `None` for the order in which they come.
 pub type Groups = Option<Arc<[Vec<usize>]>>;
 
-/// The orders that were chosen for programs, the latest last. No more than 32 are kept.
+/// The 32 orders that were chosen most recently, the oldest first, each with a hash of its program.
 #[derive(Default)]
 pub struct Orders(VecDeque<(u64, Groups)>);
 

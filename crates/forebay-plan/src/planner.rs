@@ -29,7 +29,7 @@ use crate::host_updates::updates_on_host;
 use crate::liveness::Liveness;
 use crate::loans::Loans;
 use crate::order::{LaunchOrder, Ordered};
-use crate::partition::{least_limit_bytes, partition};
+use crate::partition::partition;
 use crate::plan::Plan;
 use crate::residency::{Leaving, OccupancyLimit, Residency, kinds, residency};
 use crate::schedule::schedule;
@@ -66,8 +66,8 @@ pub struct PlanOptions {
     /// Whether the error for a budget that one pool cannot keep names the smallest budget that it can keep, which takes as long to find as
     /// several plans. Otherwise the error names what the largest launch needs.
     pub names_least: bool,
-    /// Whether [`Statistics::minimum_budget_bytes`] and its launch are left out (0 and empty) if the plan needs no budget. Stating them
-    /// ([`smallest_budget`]) can take longer than planning.
+    /// Whether [`Statistics::minimum_budget_bytes`] and its launch are left out (0 and empty) if there is no budget or everything fits it.
+    /// Stating them ([`smallest_budget`]) can take longer than planning.
     ///
     /// [`Statistics::minimum_budget_bytes`]: crate::plan::Statistics::minimum_budget_bytes
     pub omits_minimum: bool,
@@ -169,22 +169,17 @@ pub fn plan_unless_stopped(
         return plan_unless_stopped(program, groups, &unshared, limits, costs, stop);
     }
     // In one pool, inputs in place may make room for everything.
-    let in_place = match within.filter(|_| options.one_pool) {
-        Some(budget_bytes) => {
-            let planner = Planner { one_pool: true, in_core_ns: in_core_predicted_ns, ..planner };
-            let (plan, candidate) = planner.fastest_in_core(candidates)?;
-            let peak_bytes = plan.statistics.device_peak_bytes;
-            let fits = peak_bytes <= budget_bytes;
-            let bounded = || with_bound(planner.with_split_barriers(plan), candidate, u64::MAX, options);
-            Some((peak_bytes, fits.then(bounded)))
-        }
-        None => None,
+    let in_place = match options.one_pool && within.is_some() {
+        true => Some(Planner { one_pool: true, ..planner }.fastest_in_core(candidates)?),
+        false => None,
     };
+    let peak_bytes = in_place.as_ref().map(|(plan, _)| plan.statistics.device_peak_bytes);
+    let fits_in_place = peak_bytes.zip(within).is_some_and(|(peak_bytes, budget_bytes)| peak_bytes <= budget_bytes);
     // What fits whole is not cut.
-    let cuts_any = within.is_some() && !matches!(in_place, Some((_, Some(_))));
+    let cuts_any = within.is_some() && !fits_in_place;
     let states_minimum = cuts_any || !options.omits_minimum;
     let finest = match cuts_any || (states_minimum && parts_may_need_less(minimum_budget_bytes, limits)) {
-        true => Cutting::new(program, least_limit_bytes(program), limits, costs),
+        true => Cutting::finest(program, limits, costs),
         false => None,
     };
     let whole_minimum = (minimum_budget_bytes, minimum_launch);
@@ -199,10 +194,14 @@ pub fn plan_unless_stopped(
             let planner = Planner { in_core_ns: in_core_predicted_ns, ..planner };
             let capacity_bytes = budget_bytes / limits.tile_size_bytes * limits.tile_size_bytes;
             match in_place {
-                Some((_, Some(plan))) => plan,
-                Some((in_place_bytes, None)) => {
+                Some((plan, candidate)) if fits_in_place => {
+                    with_bound(planner.with_split_barriers(plan), candidate, u64::MAX, options)
+                }
+                Some((plan, _)) => {
+                    let range_bytes = minimum_budget_bytes..plan.statistics.device_peak_bytes;
+                    drop(plan);
                     let planner = Planner { one_pool: true, thorough: true, ..planner };
-                    planner.within_one_pool(&file, finest.as_ref(), minimum_budget_bytes..in_place_bytes, options)?
+                    planner.within_one_pool(&file, finest.as_ref(), range_bytes, options)?
                 }
                 None => {
                     let whole = (whole_minimum.0 <= budget_bytes).then_some((&file, reordered.as_ref()));
@@ -244,7 +243,7 @@ pub fn smallest_budget(program: &Program, limits: &Limits, costs: &Costs) -> (u6
     if !parts_may_need_less(whole.0, limits) {
         return whole;
     }
-    let finest = Cutting::new(program, least_limit_bytes(program), limits, costs);
+    let finest = Cutting::finest(program, limits, costs);
     finest.iter().map(|cutting| minimum_budget(&cutting.file, limits)).fold(whole, least)
 }
 
@@ -456,8 +455,8 @@ impl Planner<'_> {
             .ok_or_else(|| PlanError::Check { reason: "no placement was found in an unlimited arena".to_string() })
     }
 
-    /// Returns the plan without a budget, and what it runs: with the fewest barriers if file order takes no less memory, or with early
-    /// updates if that is faster.
+    /// Returns the plan without a budget, and what it runs: the groups with the fewest barriers if they take no more memory than file
+    /// order, which is planned otherwise; or early updates if they are faster than that.
     fn fastest_in_core<'v>(
         &self,
         Candidates { file, early, reordered }: Candidates<'v>,

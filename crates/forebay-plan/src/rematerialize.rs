@@ -324,7 +324,8 @@ impl<'a> Search<'a> {
                 let is_open =
                     |&candidate: &Move| self.barred != Some(candidate) && !self.moves.is_made(&self.choice, candidate);
                 let allowed = self.moves.drops().filter(is_open);
-                // If there are too many moves to evaluate all of them, half of the search is left for making the largest.
+                // If there are too many moves to evaluate all of them, only the first are evaluated (those that drop the most bytes for the
+                // most launches), and half of the search is left for making them.
                 let count = if evaluates_all { usize::MAX } else { evaluated_max / 2 };
                 for candidate in allowed.chain(self.keeps(&now)).take(count) {
                     if self.is_exhausted() {

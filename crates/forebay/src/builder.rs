@@ -126,7 +126,7 @@ impl TrainerBuilder {
         self
     }
 
-    /// Sets the loss to minimise.
+    /// Sets the loss to minimize.
     pub fn loss(mut self, loss: Loss) -> Self {
         self.options.training.loss = loss;
         self
@@ -214,7 +214,7 @@ impl TrainerBuilder {
 
     /// Splits the batch of a step into this many parts, which run one after the other and whose gradients are accumulated. A step takes
     /// that many times [`TrainerBuilder::batch_size`] samples, but holds the activations of only one part at a time. Results are those of
-    /// the whole batch, bit for bit. If samples are normalised with statistics of their batch, parts are separate batches, whose losses
+    /// the whole batch, bit for bit. If samples are normalized with statistics of their batch, parts are separate batches, whose losses
     /// are averaged ([`Trainer::parts_apart`]).
     pub fn accumulate(mut self, parts: u64) -> Self {
         self.options.training.accumulate = parts;

@@ -153,6 +153,12 @@ impl Checkpoint {
         fs::metadata(directory.as_ref().join(MANIFEST)).and_then(|manifest| manifest.modified()).ok()
     }
 
+    /// Returns the number of bytes that the tensors of the checkpoints in a directory take. A kept checkpoint that is also the current one
+    /// counts once.
+    pub fn present_bytes(directory: impl AsRef<Path>) -> u64 {
+        folder::present_bytes(directory.as_ref())
+    }
+
     /// Reads the checkpoint in a directory, even while another process writes there: the result is always one complete checkpoint.
     ///
     /// # Errors

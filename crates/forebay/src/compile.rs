@@ -42,7 +42,7 @@ const COMMAND_BYTES: usize = 512;
 
 /// A graph that is ready to run.
 pub(crate) struct Compiled {
-    /// The plan, or what managed memory runs. A plan that needs no budget does not state the smallest one.
+    /// The plan, or what managed memory runs. The statistics of a plan that needs no budget leave out the smallest budget.
     pub(crate) step: Step,
     /// The plan's statistics with the smallest budget, once somebody has asked for them.
     statistics: OnceLock<Statistics>,

@@ -144,7 +144,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives back what a plan has on the device. The plan is not used again.
+    /// Gives back what a plan has on the device. If the plan is activated again, it is put on the device again.
     pub(crate) fn forget(&mut self, key: PlanKey) {
         self.parked.retain(|parked| parked.key != key);
         if self.active.as_ref().is_some_and(|(active, _)| *active == key) {

@@ -264,7 +264,7 @@ struct Step {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartsApart {
-    /// Batch normalisation uses the statistics of each part.
+    /// Batch normalization uses the statistics of each part.
     BatchStatistics,
     /// The model has a batch size of its own, or does not accept the whole batch for another reason.
     BatchSize,

@@ -163,7 +163,7 @@ impl Model {
     }
 
     /// Returns the model with another number of classes in a layer, for transfer learning. The layer is a Gemm, a MatMul or a convolution
-    /// without groups, and is named by its node, its output or its weight. Its weight and bias are initialised with random numbers from
+    /// without groups, and is named by its node, its output or its weight. Its weight and bias are initialized with random numbers from
     /// the seed, within the bounds of PyTorch's layers. [`Trainer::save`](crate::Trainer::save) writes the model with this head.
     ///
     /// # Errors

@@ -123,7 +123,8 @@ pub(crate) fn plan(
     let of_output = |named: &NamedOperand| named.operand.desc.total_size_bytes().next_multiple_of(HOST_ALIGNMENT_BYTES);
     let outputs_bytes = if has_updates { program.outputs.iter().map(of_output).sum() } else { 0 };
     let outputs_bytes = outputs_bytes.max(HOST_ALIGNMENT_BYTES);
-    // What the process takes besides device memory: at first if inputs are written in place, then as the last plan turned out.
+    // What the process takes besides device memory. The first plan is expected to have its inputs written in place; after that, the
+    // number is that of the plan before.
     let mut besides_bytes = others(outputs_bytes, Feeding::InPlace)?;
     if machine.may_simulate() && limit.bytes <= besides_bytes {
         let (limit_bytes, tensors_bytes, launch) = (limit.bytes, in_core_bytes, String::new());
@@ -132,7 +133,8 @@ pub(crate) fn plan(
     loop {
         let within = |other_bytes| PlanOptions {
             device_budget_bytes: Some(limit.bytes.saturating_sub(other_bytes).max(1)),
-            // If what does not fit can go elsewhere, nobody sees the error.
+            // Finding the smallest budget takes as long as several plans, and where a plan that spills or a simulated device is tried
+            // next, this error is not reported.
             names_least: !machine.may_simulate() && !machine.spills(),
             ..plain.clone()
         };

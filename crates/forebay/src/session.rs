@@ -138,7 +138,7 @@ impl Session {
 
     /// Creates a session that runs the model as part of a larger training program: the weights are inputs of every run.
     ///
-    /// In training mode, batch normalisation uses the statistics of the batch, and the updated running statistics are outputs named `next:`
+    /// In training mode, batch normalization uses the statistics of the batch, and the updated running statistics are outputs named `next:`
     /// followed by their name. Dropout and random numbers are a function of the input `forebay.step`, which holds two int64 numbers: a
     /// step, counted from 1, and a seed.
     ///

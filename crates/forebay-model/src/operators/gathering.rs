@@ -1,13 +1,12 @@
 //! Operators that take elements or rows by computed indices.
 
+use forebay_base::DataType;
 use forebay_base::kernel::BinaryOp;
-use forebay_base::{DataType, Kernel};
 
 use super::decomposition::{Composer, Decomposition, composed};
 use super::indices::{integer, offsets, require_indices, row_numbers, steps, take_elements, take_rows};
 use super::shapes::{product, size};
 use crate::error::ModelError;
-use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
 /// The rows of this family.
@@ -69,8 +68,7 @@ fn one_hot(view: NodeView) -> Result<Decomposition, ModelError> {
     let places = c.reshape(&places, &along)?;
     let is_on = c.binary(BinaryOp::Equal, &indices, &places)?;
     let mut value = |i: u64| {
-        let kernel = Kernel::Slice { starts: vec![i], steps: vec![1] };
-        let value = c.kernel(kernel, &[&values], TensorType::new(values.ty.data_type, &[1]));
+        let value = c.slice(&values, 0, i, 1)?;
         c.reshape(&value, &[])
     };
     let (off, on) = (value(0)?, value(1)?);

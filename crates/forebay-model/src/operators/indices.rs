@@ -7,7 +7,7 @@ use forebay_base::kernel::BinaryOp;
 use forebay_base::{DataType, Kernel, Tensor};
 
 use super::decomposition::{Composer, Part};
-use super::shapes::{packed_strides, product};
+use super::shapes::{packed_strides, product, require_few};
 use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::NodeView;
@@ -47,6 +47,13 @@ pub(super) fn take(c: &mut Composer, x: &Part, axis: usize, indices: &[i64]) -> 
     ty.shape[axis] = indices.len() as u64;
     let indices = c.constant(Tensor::from_i64(&[indices.len() as u64], indices));
     c.kernel(Kernel::Gather { axis }, &[x, &indices], ty)
+}
+
+/// The elements along an axis, one for each block of indices, repeated for `size` indices.
+pub(super) fn repeated(c: &mut Composer, x: &Part, axis: usize, size: u64, block: u64) -> Result<Part, ModelError> {
+    require_few(&c.view, &[size])?;
+    let blocks: Vec<i64> = (0..size).map(|index| (index / block) as i64).collect();
+    Ok(take(c, x, axis, &blocks))
 }
 
 /// The offsets of indices along an axis of `size` whose entries are `stride` apart: int64, with the indices' shape.
@@ -131,11 +138,7 @@ pub(super) fn row_numbers(c: &mut Composer, sizes: &[u64], indices: &Part, batch
     let mut numbers: Option<Part> = None;
     let tuples = c.reshape(indices, &[count, depth])?;
     for axis in batches..end {
-        let (starts, ty) = (vec![0, (axis - batches) as u64], TensorType::new(indices.ty.data_type, &[count, 1]));
-        let own = match depth {
-            1 => tuples.clone(),
-            _ => c.kernel(Kernel::Slice { starts, steps: vec![1, 1] }, &[&tuples], ty),
-        };
+        let own = c.slice(&tuples, 1, (axis - batches) as u64, 1)?;
         let own = c.reshape(&own, &[count])?;
         // If a tuple has only one index, it is checked where it is used.
         let own = if end == 1 { own } else { offsets(c, &own, sizes[axis], strides[axis])? };

@@ -2,14 +2,14 @@
 
 use std::cmp::Ordering;
 
-use forebay_base::{DataType, Kernel, Tensor};
+use forebay_base::{DataType, Tensor};
 
 use super::decomposition::{Composer, Decomposition, composed};
 use super::element_keys::{keys, zero_key};
+use super::indices::take;
 use super::shapes::{packed_strides, product};
 use super::suppression;
 use crate::error::ModelError;
-use crate::graph::TensorType;
 use crate::operator::{Gradient, NodeView, Operator};
 
 /// The rows of this family.
@@ -56,10 +56,7 @@ fn compress(view: NodeView) -> Result<Decomposition, ModelError> {
             data.ty
         )));
     }
-    let mut shape = data.ty.shape.clone();
-    shape[axis] = kept.len() as u64;
-    let kept = c.constant(Tensor::from_i64(&[kept.len() as u64], &kept));
-    let y = c.kernel(Kernel::Gather { axis }, &[&data, &kept], TensorType::new(x.ty.data_type, &shape));
+    let y = take(&mut c, &data, axis, &kept);
     c.finish(y)
 }
 

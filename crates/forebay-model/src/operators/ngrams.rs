@@ -6,6 +6,7 @@ use forebay_base::kernel::{BinaryOp, ReduceOp};
 use forebay_base::{DataType, Kernel};
 
 use super::decomposition::{Composer, Decomposition, Part, composed};
+use super::indices::take;
 use super::shapes::size;
 use crate::error::ModelError;
 use crate::graph::{Attribute, TensorType};
@@ -108,9 +109,7 @@ fn count_ngrams(view: NodeView) -> Result<Decomposition, ModelError> {
     let columns: Vec<&Part> = columns.iter().collect();
     let columns = c.concatenate(&columns, 1)?;
     let from: Vec<i64> = (0..outputs as i64).map(|place| sources.get(&place).copied().unwrap_or(column)).collect();
-    let from = c.integers(DataType::Int64, &[outputs], &from)?;
-    let ty = TensorType::new(DataType::Float32, &[batch, outputs]);
-    let y = c.kernel(Kernel::Gather { axis: 1 }, &[&columns, &from], ty);
+    let y = take(&mut c, &columns, 1, &from);
     let y = if view.input_type(0)?.shape.len() == 1 { c.reshape(&y, &[outputs])? } else { y };
     c.finish(y)
 }

@@ -5,6 +5,7 @@ use forebay_base::{DataType, Kernel, Tensor};
 
 use super::constant::exact_number;
 use super::decomposition::{Composer, Decomposition, Part, composed};
+use super::indices::take;
 use super::shapes::{attribute_or_input, axes, product, size};
 use crate::error::ModelError;
 use crate::graph::TensorType;
@@ -144,10 +145,7 @@ fn repeating_pad(c: &mut Composer, x: &Part, padding: Padding, mode: Option<PadM
             }
         };
         let indices: Vec<i64> = (0..shape[axis]).map(index).collect();
-        let indices = c.integers(DataType::Int64, &[shape[axis]], &indices)?;
-        let mut ty = y.ty.clone();
-        ty.shape[axis] = shape[axis];
-        y = c.kernel(Kernel::Gather { axis }, &[&y, &indices], ty);
+        y = take(c, &y, axis, &indices);
     }
     Ok(y)
 }

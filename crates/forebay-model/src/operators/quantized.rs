@@ -6,8 +6,8 @@ use forebay_base::{DataType, Kernel, narrow};
 use super::conversion::{narrowing, type_attribute};
 use super::convolution::averaged;
 use super::decomposition::{Composer, Decomposition, Part, composed};
-use super::indices::take;
-use super::shapes::{product, require_few};
+use super::indices::repeated;
+use super::shapes::product;
 use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
@@ -144,9 +144,7 @@ fn spread(c: &mut Composer, x: &TensorType, part: &Part) -> Result<Part, ModelEr
     if part.ty.shape != blocks {
         return Err(error(block));
     }
-    require_few(&view, &[size])?;
-    let indices: Vec<i64> = (0..size).map(|index| (index / block_size) as i64).collect();
-    Ok(take(c, part, axis, &indices))
+    repeated(c, part, axis, size, block_size)
 }
 
 /// The type that an attribute names, if any.

@@ -4,7 +4,7 @@
 use forebay_base::kernel::{
     Activation, ProductPart, Recurrence, RecurrentActivation, RecurrentCell, RecurrentDirection,
 };
-use forebay_base::{DataType, Kernel, Tensor};
+use forebay_base::{DataType, Kernel};
 
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::{product, require_few};
@@ -118,9 +118,7 @@ impl Sizes {
 
 fn zeros(c: &mut Composer, shape: &[u64]) -> Result<Part, ModelError> {
     let count = require_few(&c.view, shape)?;
-    let zeros = Tensor::new(DataType::Float32, shape, vec![0; 4 * count]);
-    let zeros = zeros.ok_or_else(|| c.view.error(format!("{count} zeros do not have the sizes {shape:?}")))?;
-    Ok(c.constant(zeros))
+    c.floats(DataType::Float32, shape, &vec![0.0; count])
 }
 
 /// A recurrent node. Its products with the sequence can be computed in different ways.

@@ -117,8 +117,8 @@ fn what_the_host_does_not_hold_is_on_disk_between_steps() {
     assert!(turning > 3 && crossed > 3, "{turning} plans take turns, {crossed} write to disk");
 }
 
-/// A chain of launches that one end of it keeps on the device, or that serves an update. It takes minutes if there is a pass over all
-/// launches for each of them.
+/// A chain of launches. If its first or last value is an output, all of them stay on the device; if it only serves an update, all run on
+/// the host. This takes minutes if there is a pass over all launches for each of them.
 #[test]
 fn launches_of_a_long_chain_follow_each_other() {
     const LENGTH: usize = 100_000;

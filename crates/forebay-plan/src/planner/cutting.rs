@@ -5,6 +5,7 @@ use forebay_model::program::Program;
 
 use crate::cost::Costs;
 use crate::order::Ordered;
+use crate::partition::least_limit_bytes;
 use crate::parts::{Parts, costs_of_parts};
 use crate::tuning::CUT_DIVISORS;
 
@@ -28,6 +29,11 @@ impl Cutting {
         let costs = costs_of_parts(costs, &parts.shares);
         let file = Candidate::new(Ordered::as_it_comes(parts.partition.program.clone()), &costs);
         Some(Cutting { parts, file, costs })
+    }
+
+    /// Cuts launches into the smallest possible parts.
+    pub(super) fn finest(program: &Program, limits: &Limits, costs: &Costs) -> Option<Cutting> {
+        Cutting::new(program, least_limit_bytes(program), limits, costs)
     }
 }
 

@@ -34,7 +34,7 @@ type Attempted = Result<(Plan, Candidate), u64>;
 impl Planner<'_> {
     /// Returns the fastest plan in which only outputs are copied between host and device or, if recomputation is not enough, only outputs
     /// and weights in files. Launches are whole, or in parts if that is not enough. `finest` is the program cut as finely as possible;
-    /// `range_bytes` goes from what its largest launch needs to what a step without a budget takes.
+    /// `range_bytes` goes from what its largest launch needs to what a step takes in which everything stays and inputs are in place.
     ///
     /// # Errors
     /// [`PlanError::DeviceBudget`] if nothing fits, with the smallest budget that was found to be enough, if that was searched for.

@@ -191,9 +191,13 @@ impl Trainer {
     /// # Errors
     /// Fails as [`Trainer::save_checkpoint`] does.
     pub fn write_checkpoint(&self, folder: &CheckpointFolder, position: &Value) -> Result<(), Error> {
-        let (step, seed, progress, alpha) =
-            (self.step_count, self.options.seed, Some(self.progress), self.model.alpha());
-        let run = Position { step, seed, position, progress, alpha };
+        let run = Position {
+            step: self.step_count,
+            seed: self.options.seed,
+            position,
+            progress: Some(self.progress),
+            alpha: self.model.alpha(),
+        };
         folder.write_from(&run, &self.types(), &mut |name, take| self.give(name, take))
     }
 
@@ -248,27 +252,20 @@ impl Trainer {
     /// stays as before.
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
         let refuse = |reason| Err(Error::Checkpoint { path: checkpoint.source.clone(), reason });
+        let differ = |reason: String| refuse(format!("{reason}; {SAME_FLAGS}"));
         let changing = &self.main().compiled.changing;
         for (name, (_, info)) in changing {
             match checkpoint.contents.get(name) {
-                None => {
-                    return refuse(format!(
-                        "this training run has a tensor '{name}', but the checkpoint does not; {SAME_FLAGS}"
-                    ));
-                }
+                None => return differ(format!("this training run has a tensor '{name}', but the checkpoint does not")),
                 Some(found) if found.data_type() != info.data_type || found.shape() != info.shape => {
                     let found = found.ty();
-                    return refuse(format!(
-                        "'{name}' is {found} in the checkpoint, but '{info}' in this training run; {SAME_FLAGS}"
-                    ));
+                    return differ(format!("'{name}' is {found} in the checkpoint, but '{info}' in this training run"));
                 }
                 Some(_) => {}
             }
         }
         if let Some(name) = checkpoint.contents.keys().find(|name| !changing.contains_key(*name)) {
-            return refuse(format!(
-                "the checkpoint has a tensor '{name}', but this training run does not; {SAME_FLAGS}"
-            ));
+            return differ(format!("the checkpoint has a tensor '{name}', but this training run does not"));
         }
         checkpoint.check_alpha(&self.model).or_else(refuse)?;
         self.options.seed = checkpoint.seed;

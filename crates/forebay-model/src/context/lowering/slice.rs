@@ -16,7 +16,8 @@ pub(super) fn narrow(input: &mut Operand, starts: &mut [u64], steps: &[i64], cou
         return;
     };
     let row_bytes = packed_strides(&sizes)[axis] * input.desc.data_type().size_bytes();
-    // From one row that begins at an aligned base to the next such row: the alignment, a power of two, by its common factor with a row.
+    // Every `aligned_rows`th row begins at an aligned base. The alignment is a power of two, so this is the alignment divided by its
+    // greatest common divisor with the size of a row.
     let alignment = BASE_OFFSET_ALIGNMENT_BYTES;
     let aligned_rows = alignment >> row_bytes.trailing_zeros().min(alignment.trailing_zeros());
     let block_rows = aligned_rows * BLOCK_BYTES.div_ceil(aligned_rows * row_bytes);

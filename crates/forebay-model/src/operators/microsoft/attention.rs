@@ -309,21 +309,19 @@ impl Cache {
         };
         let total = total.and_then(Tensor::to_i64).and_then(|values| values.first().copied());
         let grown = past.saturating_add(length);
-        let end = match total.map(u64::try_from) {
+        let fits = |&end: &u64| end == grown || (length..=past).contains(&end);
+        let end = match total {
             None => grown,
-            Some(Ok(total)) if total == grown || (length..=past).contains(&total) => total,
-            Some(_) => {
-                let given = total.unwrap_or_default();
+            Some(total) => u64::try_from(total).ok().filter(fits).ok_or_else(|| {
                 let room = match length <= past {
                     true => format!(", or {length} to {past} if the cache has room for the new keys"),
                     false => String::new(),
                 };
-                let reason = format!(
-                    "a total length (input 6) of {given} does not fit {past} positions of the cache and {length} new \
+                view.error(format!(
+                    "a total length (input 6) of {total} does not fit {past} positions of the cache and {length} new \
                      keys; it must be {grown}{room}"
-                );
-                return Err(view.error(reason));
-            }
+                ))
+            })?,
         };
         Ok(Cache { past, present: end.max(past), start: end - length, end, own: None })
     }

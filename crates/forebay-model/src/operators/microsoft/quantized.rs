@@ -4,10 +4,10 @@ use forebay_base::DataType;
 use forebay_base::kernel::{BinaryOp, UnaryOp};
 
 use super::super::decomposition::{Composer, Decomposition, Part, composed};
-use super::super::indices::take;
+use super::super::indices::repeated;
 use super::super::matrix::product_of;
 use super::super::selection::gathered;
-use super::super::shapes::{product, require_few, size};
+use super::super::shapes::{product, size};
 use super::MICROSOFT;
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
@@ -65,13 +65,11 @@ fn gathered_blocks(view: NodeView) -> Result<Decomposition, ModelError> {
     if blocks != size.div_ceil(block) || zeros.as_ref().is_some_and(|zeros| zeros.ty.shape != scales.ty.shape) {
         return Err(view.error(format!("scales {} do not match blocks of {block} in {}", scales.ty, numbers.ty)));
     }
-    require_few(&view, &[size])?;
-    let of: Vec<i64> = (0..size).map(|index| (index / block) as i64).collect();
     let wide = c.cast(&scales, DataType::Float32);
-    let wide = take(&mut c, &wide, along, &of);
+    let wide = repeated(&mut c, &wide, along, size, block)?;
     let above = match zeros {
         Some(zeros) => {
-            let zeros = take(&mut c, &zeros, along, &of);
+            let zeros = repeated(&mut c, &zeros, along, size, block)?;
             c.binary(BinaryOp::Subtract, &numbers, &zeros)?
         }
         None if is_bytes => c.affine(&numbers, 1.0, if bits == 4 { -8.0 } else { -128.0 })?,

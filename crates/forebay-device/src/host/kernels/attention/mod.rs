@@ -4,8 +4,8 @@
 //! Blocks begin at multiples of [`ROWS`] and [`KEYS`] within each head and are processed in order: the bits of a result depend on its head
 //! alone, not on which of the results a launch computes, nor on which blocks of them. The tasks of the forward kernel are blocks of rows.
 //! The tasks of the gradient kernels are groups of heads that share keys, blocks of rows for the gradient with respect to queries alone,
-//! and blocks of keys for the gradients with respect to keys and values alone. If threads outnumber the groups, all three gradients are
-//! computed in the latter two ways, one after the other.
+//! and blocks of keys for the gradients with respect to keys and values alone. If half of the threads or more would have no group, and
+//! both of the latter ways divide a group into several tasks, all three gradients are computed in these ways, one after the other.
 
 mod backward;
 mod forward;
