@@ -145,8 +145,8 @@ class Plan:
 
     @property
     def buffers(self) -> List[str]:
-        """The names of all buffers that are in device memory at some point."""
-        return sorted({str(place["name"]) for place in self._data["placement"]})
+        """The names of all buffers that are in device memory at some point, and of inputs and outputs that stay in the caller's memory."""
+        return sorted({str(buffer["name"]) for buffer in [*self._data["placement"], *self._data["lent"]]})
 
     # Questions.
 
@@ -166,15 +166,23 @@ class Plan:
         return self._again.plan(device_memory=budget) is not None
 
     def why(self, buffer: str) -> str:
-        """Describes where and when a buffer is in device memory, which copies move it, and why.
+        """Describes where and when a buffer is in device memory, which copies move it, and why; or that it stays in the caller's memory.
 
         Raises:
             forebay.InvalidArgument: There is no buffer with this name; the message lists similar names.
 
         >>> import forebay
-        >>> print(forebay.plan(digits, batch_size=8).why("x").splitlines()[0])
+        >>> print(forebay.plan(digits, batch_size=8, simulate_device="1MiB").why("x").splitlines()[0])
         x: inputs, 2048 bytes at most
+        >>> print(forebay.plan(digits, batch_size=8).why("x"))
+        x: inputs, 2048 bytes in the caller's memory
+          it never moves: launches read it there
         """
+        for lent in self._data["lent"]:
+            if lent["name"] == buffer:
+                verb = "read" if lent["kind"] == "inputs" else "write"
+                where = f"{buffer}: {lent['kind']}, {lent['bytes']} bytes in the caller's memory"
+                return f"{where}\n  it never moves: launches {verb} it there"
         places = [place for place in self._data["placement"] if place["name"] == buffer]
         moves = [move for move in self._data["movements"] if move["name"] == buffer]
         if not places and not moves:

@@ -36,7 +36,7 @@ const COUNTS: &[u64] = &[1 << 11, 1 << 14, 1 << 22];
 fn cases() -> Result<Vec<(String, Run)>, Box<dyn Error>> {
     let mut cases = Vec::new();
     let mut add = |layout: &str, kernel: Kernel, reads: Vec<TensorDesc>, write: TensorDesc| {
-        cases.push((layout.to_owned(), Run { kernel, reads, write }));
+        cases.push((layout.to_owned(), Run { kernel, reads, writes: vec![write] }));
     };
     let binary = |op: BinaryOp| Kernel::Binary { op, activation: Activation::None };
     for &count in COUNTS {
@@ -113,7 +113,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let mut table = Table::new("elementwise", columns);
     for (name, run) in cases()?.iter().filter(|(name, _)| name.contains(&filter)) {
-        let bytes: u64 = run.reads.iter().chain([&run.write]).map(TensorDesc::total_size_bytes).sum();
+        let bytes: u64 = run.reads.iter().chain(&run.writes).map(TensorDesc::total_size_bytes).sum();
         let mut row = vec![name.as_str().into()];
         for machine in &machines {
             let seconds = machine.time(run)?.as_secs_f64();

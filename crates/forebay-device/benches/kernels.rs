@@ -1,4 +1,4 @@
-//! Speed of the host device's convolutions, max pooling and matrix products at the sizes that matter.
+//! Speed of the host device's convolutions, max pooling, normalization, recurrent networks and matrix products at the sizes that matter.
 //!
 //! `cargo bench -p forebay-device [-- FILTER]` prints and records milliseconds and GFLOP/s (best of several runs) with one
 //! thread and with all threads. Everything goes through the public device, as a plan's launches do.
@@ -8,8 +8,10 @@ mod layers;
 
 use std::error::Error;
 
-use forebay_base::Kernel;
-use forebay_base::kernel::{PoolOp, Window};
+use forebay_base::kernel::{
+    Activation, PoolOp, Recurrence, RecurrentActivation, RecurrentCell, RecurrentDirection, Window,
+};
+use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_bench_record::{Column, Record, Table};
 
 use launching::{Machine, Run, float};
@@ -86,6 +88,24 @@ const POOLS: &[(&str, &[u64], u64, u64, u64)] = &[
     ("pool k2 s2 at 8", &[64, 32, 8, 8], 2, 2, 0),
 ];
 
+/// Normalization: name, sizes of x.
+const NORMALIZATIONS: &[(&str, &[u64])] = &[
+    ("norm unet 8 at 96", &[1, 8, 96, 112, 96]),
+    ("norm unet 32 at 24", &[1, 32, 24, 28, 24]),
+    ("norm resnet 16 at 32", &[64, 16, 32, 32]),
+    ("norm resnet 64 at 8", &[64, 64, 8, 8]),
+];
+
+/// Recurrent networks: name, steps, sequences, directions, units.
+const RECURRENCES: &[(&str, u64, u64, u64, u64)] = &[
+    ("recurrent 16 x 100 of 128", 100, 16, 1, 128),
+    ("recurrent 16 x 100 of 2 x 128", 100, 16, 2, 128),
+    ("recurrent 32 x 200 of 256", 200, 32, 1, 256),
+    ("recurrent 1 x 64 of 256", 64, 1, 1, 256),
+    ("recurrent 1 x 25 of 2 x 256", 25, 1, 2, 256),
+    ("recurrent 1 x 1 of 128", 1, 1, 1, 128),
+];
+
 /// Adds a row for each kernel: the best time and the speed, with one thread and with all threads.
 fn report(bench: &mut Bench, name: &str, flops: f64, runs: &[Run]) -> Result<(), Box<dyn Error>> {
     for run in runs {
@@ -125,8 +145,59 @@ fn pool(
         bench,
         name,
         seen as f64,
-        &[Run { kernel: Kernel::Pool { op: PoolOp::Max, window }, reads: vec![x], write: y }],
+        &[Run { kernel: Kernel::Pool { op: PoolOp::Max, window }, reads: vec![x], writes: vec![y] }],
     )
+}
+
+/// Batch normalization with ReLU, and layer normalization over all axes but the first two.
+fn normalization(bench: &mut Bench, &(name, sizes): &(&'static str, &[u64])) -> Result<(), Box<dyn Error>> {
+    let (x, channel) = (float(sizes)?, float(&sizes[1..2])?);
+    let (scale, rows) = (float(&sizes[2..])?, float(&sizes[..2])?);
+    let (epsilon, activation, group_size) = (1e-5, Activation::Relu, 1);
+    let channels = |count: usize| vec![channel.clone(); count];
+    let inference = Kernel::BatchNormalization { epsilon, activation };
+    let forward = Kernel::BatchNormalizationTraining { epsilon, activation, group_size };
+    let gradient = Kernel::BatchNormalizationGradient { epsilon, activation, group_size };
+    let layer = Kernel::LayerNormalization { axis: 2, epsilon };
+    let with = |count: usize, others: Vec<TensorDesc>| [vec![x.clone(); count], others].concat();
+    let run = |kernel, reads, writes| Run { kernel, reads, writes };
+    let runs = [
+        run(inference, with(1, channels(4)), with(1, vec![])),
+        run(forward, with(1, channels(2)), with(1, channels(2))),
+        run(gradient, with(2, channels(4)), with(1, channels(2))),
+        run(layer, with(1, vec![scale.clone(), scale]), with(1, vec![rows.clone(), rows])),
+    ];
+    report(bench, name, x.element_count() as f64, &runs)
+}
+
+/// The steps of an LSTM and of a GRU.
+fn recurrent(
+    bench: &mut Bench,
+    &(name, steps, batch, directions, units): &(&'static str, u64, u64, u64, u64),
+) -> Result<(), Box<dyn Error>> {
+    let activations = [RecurrentActivation::Sigmoid, RecurrentActivation::Tanh, RecurrentActivation::Tanh];
+    let direction = |reverse| RecurrentDirection { reverse, activations };
+    for cell in [RecurrentCell::Lstm { couples_forget: false }, RecurrentCell::Gru { resets_after: true }] {
+        let directions: Vec<RecurrentDirection> = (0..directions).map(|number| direction(number == 1)).collect();
+        let (count, columns) = (directions.len() as u64, cell.gates() * units);
+        let state = float(&[count, batch, units])?;
+        let lengths = TensorDesc::packed(DataType::Int32, &[batch])?;
+        let gates = float(&[steps, batch, count, columns])?;
+        let mut reads = vec![gates.clone(), float(&[count, columns, units])?, float(&[count, columns])?, lengths];
+        reads.push(state.clone());
+        if cell.has_cell_state() {
+            reads.extend([state.clone(), float(&[count, 3 * units])?]);
+        }
+        let y = float(&[steps, count, batch, units])?;
+        let (read_count, write_count) = cell.counts();
+        assert_eq!(reads.len(), read_count);
+        let mut writes = vec![state; write_count];
+        writes[0] = y;
+        let recurrence = Recurrence { cell, directions, clip: None, quantizes_state: false };
+        let flops = 2 * steps * batch * count * columns * units;
+        report(bench, name, flops as f64, &[Run { kernel: Kernel::Recurrent(recurrence), reads, writes }])?;
+    }
+    Ok(())
 }
 
 fn product(bench: &mut Bench, &(m, k, n): &(u64, u64, u64)) -> Result<(), Box<dyn Error>> {
@@ -136,7 +207,7 @@ fn product(bench: &mut Bench, &(m, k, n): &(u64, u64, u64)) -> Result<(), Box<dy
         bench,
         &format!("product {m} {k} {n}"),
         (2 * m * k * n) as f64,
-        &[Run { kernel, reads: vec![a, b], write: y }],
+        &[Run { kernel, reads: vec![a, b], writes: vec![y] }],
     )
 }
 
@@ -154,6 +225,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     for case in POOLS.iter().filter(|case| case.0.contains(&filter)) {
         pool(&mut bench, case)?;
+    }
+    for case in NORMALIZATIONS.iter().filter(|case| case.0.contains(&filter)) {
+        normalization(&mut bench, case)?;
+    }
+    for case in RECURRENCES.iter().filter(|case| case.0.contains(&filter)) {
+        recurrent(&mut bench, case)?;
     }
     for sizes in PRODUCTS.iter().filter(|_| "product".contains(&filter)) {
         product(&mut bench, sizes)?;

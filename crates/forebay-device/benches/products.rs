@@ -79,7 +79,7 @@ impl Product {
             false => float(&[batches, rows, columns]),
         };
         let reads = vec![matrix(m, k, a)?, matrix(k, n, b)?];
-        Ok(Run { kernel: Kernel::product(a, b), reads, write: matrix(m, n, false)? })
+        Ok(Run { kernel: Kernel::product(a, b), reads, writes: vec![matrix(m, n, false)?] })
     }
 }
 

@@ -238,7 +238,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let runs = layer.directions()?;
             for ((run, direction), sum) in runs.iter().zip(DIRECTIONS).zip(&mut sums) {
                 let seconds = machine.time(run)?.as_secs_f64();
-                let bytes = run.reads.iter().chain([&run.write]).map(|desc| desc.total_size_bytes()).sum();
+                let bytes = run.reads.iter().chain(&run.writes).map(|desc| desc.total_size_bytes()).sum();
                 let computing = layer.operations() / peaks.operations_per_second;
                 let copying = bytes as f64 / peaks.copied_per_second(bytes);
                 let least = computing.max(copying);

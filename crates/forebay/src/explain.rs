@@ -8,7 +8,7 @@ use forebay_memory::picture::{Bar, Picture};
 use forebay_memory::size::format_bytes;
 use forebay_model::program::Role;
 use forebay_plan::Plan;
-use forebay_plan::plan::{Movement, ResidencyInterval};
+use forebay_plan::plan::{MemoryKind, Movement, ResidencyInterval};
 use serde::Serialize;
 
 use crate::layers::layers;
@@ -102,6 +102,8 @@ pub struct Explanation {
     pub movements: Vec<MovementExplanation>,
     /// What is where in device memory, and when.
     pub placement: Vec<PlacementExplanation>,
+    /// Inputs and outputs that launches read and write in the caller's memory: they have no place in device memory and are not copied.
+    pub lent: Vec<LentExplanation>,
 }
 
 /// What takes up device memory during the launch with the most of it in use.
@@ -243,6 +245,26 @@ pub struct PlacementExplanation {
     pub last_launch: usize,
 }
 
+/// An input or an output that stays in the caller's memory.
+///
+/// ```
+/// let model = forebay::Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// let explanation = forebay::Session::builder(&model).build()?.explain().expect("the sizes are known");
+/// let lent: Vec<&str> = explanation.lent.iter().map(|lent| lent.name.as_str()).collect();
+/// assert_eq!(lent, ["x", "logits"], "the host device works on the memory of the process");
+/// # Ok::<(), forebay::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct LentExplanation {
+    /// The input or output.
+    pub name: String,
+    /// `inputs` or `outputs`.
+    pub kind: &'static str,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
 /// One copy of a step.
 ///
 /// ```
@@ -311,7 +333,24 @@ pub fn explain(plan: &Plan) -> Explanation {
         traffic: traffic(&movements),
         movements,
         placement: plan.intervals.iter().map(explain_interval).collect(),
+        lent: explain_loans(plan),
     }
+}
+
+/// Lists the inputs and outputs that the caller lends.
+fn explain_loans(plan: &Plan) -> Vec<LentExplanation> {
+    let inputs = plan.inputs.iter().map(|location| ("inputs", location));
+    let outputs = plan.outputs.iter().map(|location| ("outputs", location));
+    let lent = inputs.chain(outputs).filter_map(|(kind, location)| {
+        let (_, region) = location.pieces.first()?;
+        let memory = plan.memory(region.memory);
+        (memory.kind == MemoryKind::Lent).then(|| LentExplanation {
+            name: location.name.clone(),
+            kind,
+            bytes: memory.size_bytes,
+        })
+    });
+    lent.collect()
 }
 
 /// Explains what takes up memory during the launch with the most of it in use, or the first such launch.

@@ -15,7 +15,7 @@ const RUNS_MAX: usize = 40;
 pub struct Run {
     pub kernel: Kernel,
     pub reads: Vec<TensorDesc>,
-    pub write: TensorDesc,
+    pub writes: Vec<TensorDesc>,
 }
 
 /// A device with a stream.
@@ -39,7 +39,7 @@ impl Machine {
 
     /// The best time of a kernel.
     pub fn time(&self, run: &Run) -> Result<Duration, Box<dyn Error>> {
-        let Run { kernel, reads, write } = run;
+        let Run { kernel, reads, writes } = run;
         let mut memories: Vec<MemoryId> = Vec::new();
         let mut place = |size_bytes: u64| -> Result<Region, Box<dyn Error>> {
             memories.push(self.device.create_placed(size_bytes)?);
@@ -47,7 +47,6 @@ impl Machine {
             self.submit(Command::Fill { stream: self.stream, region, pattern: 0.5f32.to_le_bytes() })?;
             Ok(region)
         };
-        let writes = std::slice::from_ref(write);
         let mut bind = |descs: &[TensorDesc]| -> Result<Vec<Binding>, Box<dyn Error>> {
             let bound = |desc: &TensorDesc| Ok(Binding { region: place(desc.total_size_bytes())?, desc: desc.clone() });
             descs.iter().map(bound).collect()

@@ -45,9 +45,9 @@ impl Layer {
         let forward = Kernel::Convolution { convolution: convolution.clone(), activation };
         let by_x = Kernel::ConvolutionDataGradient { convolution: convolution.clone(), activation };
         Ok([
-            Run { kernel: forward, reads: vec![x.clone(), w.clone()], write: y.clone() },
-            Run { kernel: by_x, reads: vec![y.clone(), w.clone()], write: x.clone() },
-            Run { kernel: Kernel::ConvolutionWeightGradient { convolution }, reads: vec![x, y], write: w },
+            Run { kernel: forward, reads: vec![x.clone(), w.clone()], writes: vec![y.clone()] },
+            Run { kernel: by_x, reads: vec![y.clone(), w.clone()], writes: vec![x.clone()] },
+            Run { kernel: Kernel::ConvolutionWeightGradient { convolution }, reads: vec![x, y], writes: vec![w] },
         ])
     }
 }

@@ -21,20 +21,16 @@ impl<const K: usize> Accumulators<K> {
     #[inline(always)]
     pub fn add<A: Float>(&mut self, a: &[A], f: impl Fn(A) -> [f64; K]) {
         let mut sums = self.0;
-        let mut blocks = a.chunks_exact(ACCUMULATORS);
-        for block in &mut blocks {
-            for accumulator in 0..ACCUMULATORS {
-                let terms = f(block[accumulator]);
-                for k in 0..K {
-                    sums[k][accumulator] += terms[k];
-                }
-            }
+        let (blocks, rest) = a.as_chunks::<ACCUMULATORS>();
+        for a in blocks {
+            add_block(
+                &mut sums,
+                #[inline(always)]
+                |i| f(a[i]),
+            );
         }
-        for (accumulator, &a) in blocks.remainder().iter().enumerate() {
-            let terms = f(a);
-            for k in 0..K {
-                sums[k][accumulator] += terms[k];
-            }
+        for (i, &a) in rest.iter().enumerate() {
+            add_one(&mut sums, i, f(a));
         }
         self.0 = sums;
     }
@@ -43,18 +39,16 @@ impl<const K: usize> Accumulators<K> {
     #[inline(always)]
     pub fn add2<A: Float>(&mut self, a: &[A], b: &[A], f: impl Fn(A, A) -> [f64; K]) {
         let mut sums = self.0;
-        let (mut a_blocks, mut b_blocks) = (a.chunks_exact(ACCUMULATORS), b.chunks_exact(ACCUMULATORS));
-        for (a, b) in (&mut a_blocks).zip(&mut b_blocks) {
-            let terms: [[f64; K]; ACCUMULATORS] = std::array::from_fn(|accumulator| f(a[accumulator], b[accumulator]));
-            for (k, sums) in sums.iter_mut().enumerate() {
-                sums.iter_mut().zip(&terms).for_each(|(sum, terms)| *sum += terms[k]);
-            }
+        let ((a_blocks, a_rest), (b_blocks, b_rest)) = (a.as_chunks::<ACCUMULATORS>(), b.as_chunks::<ACCUMULATORS>());
+        for (a, b) in a_blocks.iter().zip(b_blocks) {
+            add_block(
+                &mut sums,
+                #[inline(always)]
+                |i| f(a[i], b[i]),
+            );
         }
-        for (accumulator, (&a, &b)) in a_blocks.remainder().iter().zip(b_blocks.remainder()).enumerate() {
-            let terms = f(a, b);
-            for k in 0..K {
-                sums[k][accumulator] += terms[k];
-            }
+        for (i, (&a, &b)) in a_rest.iter().zip(b_rest).enumerate() {
+            add_one(&mut sums, i, f(a, b));
         }
         self.0 = sums;
     }
@@ -63,6 +57,30 @@ impl<const K: usize> Accumulators<K> {
     #[inline(always)]
     pub fn totals(&self) -> [f64; K] {
         std::array::from_fn(|k| self.0[k].iter().sum())
+    }
+}
+
+/// Adds a term to every accumulator. Of the ways to write this, the compiler turns this one into vector code wherever it stands: all terms
+/// first, then one sum after another.
+#[inline(always)]
+fn add_block<const K: usize>(sums: &mut [[f64; ACCUMULATORS]; K], term: impl Fn(usize) -> [f64; K]) {
+    let mut terms = [[0.0; K]; ACCUMULATORS];
+    for (i, terms) in terms.iter_mut().enumerate() {
+        *terms = term(i);
+    }
+    for (k, sums) in sums.iter_mut().enumerate() {
+        sums.iter_mut().zip(&terms).for_each(
+            #[inline(always)]
+            |(sum, terms)| *sum += terms[k],
+        );
+    }
+}
+
+/// Adds a term to one accumulator.
+#[inline(always)]
+fn add_one<const K: usize>(sums: &mut [[f64; ACCUMULATORS]; K], accumulator: usize, terms: [f64; K]) {
+    for (sums, term) in sums.iter_mut().zip(terms) {
+        sums[accumulator] += term;
     }
 }
 

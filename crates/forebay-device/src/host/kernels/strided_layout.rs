@@ -108,7 +108,9 @@ impl ReductionBlocks {
             if seamless {
                 work(image, first_row, end_row - first_row);
             } else {
-                (first_row..end_row).for_each(|row| work(image, row, 1));
+                for row in first_row..end_row {
+                    work(image, row, 1);
+                }
             }
         }
     }

@@ -37,10 +37,15 @@ pub(in super::super) unsafe fn sums<T: Float>(prediction: &View, target: &View) 
         let mut accumulators = Accumulators::new();
         // SAFETY: the chunk lies in both operands, and no one writes them.
         let (prediction, target) = unsafe { (prediction.slice(start, length), target.slice(start, length)) };
-        accumulators.add2(prediction, target, |prediction: T, target: T| {
-            let difference = prediction.to_f64() - target.to_f64();
-            [difference * difference]
-        });
+        accumulators.add2(
+            prediction,
+            target,
+            #[inline(always)]
+            |prediction: T, target: T| {
+                let difference = prediction.to_f64() - target.to_f64();
+                [difference * difference]
+            },
+        );
         accumulators.totals()[0]
     };
     let sums = map_chunks(count.div_ceil(length), TASK_CHUNKS, |chunks| {

@@ -133,7 +133,11 @@ pub(in super::super) unsafe fn channel_sums<T: Float>(x: &View) -> Result<Vec<[f
         #[inline(always)]
         |(), [start], length, accumulators| {
             // SAFETY: the piece lies in x, which no one writes.
-            accumulators.add(unsafe { x.slice(start, length) }, |x| [x.to_f64()]);
+            accumulators.add(
+                unsafe { x.slice(start, length) },
+                #[inline(always)]
+                |x| [x.to_f64()],
+            );
         },
         |(), _, sums| sums,
         add_each,
@@ -197,16 +201,27 @@ unsafe fn normalise<T: Float>(shape: &Shape<1>, has_relu: bool, channels: &[Chan
             let channel = channels[channel];
             // SAFETY: the run lies in both operands, and runs are disjoint.
             let (x, y) = unsafe { ((x.at(start as isize), 1), y.at(target as isize)) };
-            match has_relu {
-                // SAFETY: as above.
-                false => unsafe { run1(x, y, length, |x| channel.normalise(x)) },
-                // SAFETY: as above.
-                true => unsafe {
-                    run1(x, y, length, |x| {
-                        let y = channel.normalise(x);
-                        if y < T::ZERO { T::ZERO } else { y }
-                    })
-                },
+            // SAFETY: as above.
+            unsafe {
+                match has_relu {
+                    false => run1(
+                        x,
+                        y,
+                        length,
+                        #[inline(always)]
+                        |x| channel.normalise(x),
+                    ),
+                    true => run1(
+                        x,
+                        y,
+                        length,
+                        #[inline(always)]
+                        |x| {
+                            let y = channel.normalise(x);
+                            if y < T::ZERO { T::ZERO } else { y }
+                        },
+                    ),
+                }
             }
         },
     );
@@ -272,14 +287,25 @@ pub(in super::super) unsafe fn statistics_sums<T: Float>(x: &View) -> Result<Vec
         |_, [start]| unsafe { x.at(start as isize).first() }.to_f64(),
         #[inline(always)]
         |origin, start, length, accumulators| {
-            let add = |[x]: [&[T]; 1]| {
-                accumulators.add(x, |x| {
-                    let distance = x.to_f64() - origin;
-                    [distance, distance * distance]
-                });
-            };
             // SAFETY: the elements lie in x, which no one writes.
-            unsafe { for_each_block([x], start, length, add) };
+            unsafe {
+                for_each_block(
+                    [x],
+                    start,
+                    length,
+                    #[inline(always)]
+                    |[x]: [&[T]; 1]| {
+                        accumulators.add(
+                            x,
+                            #[inline(always)]
+                            |x| {
+                                let distance = x.to_f64() - origin;
+                                [distance, distance * distance]
+                            },
+                        );
+                    },
+                );
+            }
         },
         |origin, count, [sum, squares]| [origin, sum, squares, count as f64],
         add_statistics,
@@ -419,13 +445,20 @@ unsafe fn input_gradient<T: Float, const OF_GROUPS: bool>(
             // SAFETY: the run lies in all operands, and runs are disjoint.
             unsafe {
                 let slopes = (dy.at(slope_start as isize), 1);
-                run2(slopes, (x.at(start as isize), 1), dx.at(target as isize), length, |dy, x| {
-                    let slope = mask(channel, x, dy);
-                    match OF_GROUPS {
-                        false => channel.factor * ((slope - mean_slope) - (x - channel.mean) * mean_product),
-                        true => channel.factor * slope - (mean_slope + (x - channel.mean) * mean_product),
-                    }
-                });
+                run2(
+                    slopes,
+                    (x.at(start as isize), 1),
+                    dx.at(target as isize),
+                    length,
+                    #[inline(always)]
+                    |dy, x| {
+                        let slope = mask(channel, x, dy);
+                        match OF_GROUPS {
+                            false => channel.factor * ((slope - mean_slope) - (x - channel.mean) * mean_product),
+                            true => channel.factor * slope - (mean_slope + (x - channel.mean) * mean_product),
+                        }
+                    },
+                );
             }
         },
     );
@@ -469,14 +502,26 @@ unsafe fn masked_sums<T: Float>(
         |channel, _| channels[channel],
         #[inline(always)]
         |channel, [start, slope_start], length, accumulators| {
-            let add = |[dy, x]: [&[T]; 2]| {
-                accumulators.add2(dy, x, |dy, x| {
-                    let slope = mask(channel, x, dy).to_f64();
-                    [slope, slope * (x - channel.mean).to_f64()]
-                });
-            };
             // SAFETY: the elements lie in both operands, which no one writes.
-            unsafe { for_each_block([dy, x], [slope_start, start], length, add) };
+            unsafe {
+                for_each_block(
+                    [dy, x],
+                    [slope_start, start],
+                    length,
+                    #[inline(always)]
+                    |[dy, x]: [&[T]; 2]| {
+                        accumulators.add2(
+                            dy,
+                            x,
+                            #[inline(always)]
+                            |dy, x| {
+                                let slope = mask(channel, x, dy).to_f64();
+                                [slope, slope * (x - channel.mean).to_f64()]
+                            },
+                        );
+                    },
+                );
+            }
         },
         |_, count, [slope, product]| [slope, product, count as f64],
         add_each,

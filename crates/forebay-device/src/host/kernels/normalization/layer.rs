@@ -96,13 +96,21 @@ pub(super) unsafe fn forward<T: Float>(
 #[inline(always)]
 fn row_statistics<T: Float>(row: &[T], epsilon: f32) -> (T, T) {
     let mut accumulators = Accumulators::new();
-    accumulators.add(row, |x| [x.to_f64()]);
+    accumulators.add(
+        row,
+        #[inline(always)]
+        |x| [x.to_f64()],
+    );
     let mean = accumulators.totals()[0] / row.len() as f64;
     let mut accumulators = Accumulators::new();
-    accumulators.add(row, |x| {
-        let distance = x.to_f64() - mean;
-        [distance * distance]
-    });
+    accumulators.add(
+        row,
+        #[inline(always)]
+        |x| {
+            let distance = x.to_f64() - mean;
+            [distance * distance]
+        },
+    );
     let variance = accumulators.totals()[0] / row.len() as f64;
     (T::from_f64(mean), T::from_f64(1.0 / (variance + epsilon as f64).sqrt()))
 }
@@ -262,9 +270,12 @@ fn row_means<T: Float>(dy: &[T], x: &[T], scale: &[T], mean: T, inverse: T) -> (
         for (slope, (&dy, &scale)) in slopes.iter_mut().zip(dy.iter().zip(scale)) {
             *slope = dy * scale;
         }
-        accumulators.add2(&slopes[..dy.len()], x, |slope, x| {
-            [slope.to_f64(), slope.to_f64() * ((x - mean) * inverse).to_f64()]
-        });
+        accumulators.add2(
+            &slopes[..dy.len()],
+            x,
+            #[inline(always)]
+            |slope, x| [slope.to_f64(), slope.to_f64() * ((x - mean) * inverse).to_f64()],
+        );
     }
     let [slope, product] = accumulators.totals();
     (T::from_f64(slope / dy.len() as f64), T::from_f64(product / dy.len() as f64))

@@ -70,7 +70,12 @@ fn apply_each(activation: RecurrentActivation, limit: Option<f32>, values: &mut 
             |x| if x < 0.0 { alpha * exp_minus_one_f32(x) } else { x },
         ),
         RecurrentActivation::Softsign => each(values, limit, |x| x / (1.0 + x.abs())),
-        RecurrentActivation::Softplus => each(values, limit, softplus),
+        RecurrentActivation::Softplus => each(
+            values,
+            limit,
+            #[inline(always)]
+            |x| softplus(x),
+        ),
     }
 }
 

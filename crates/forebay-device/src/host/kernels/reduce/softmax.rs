@@ -68,6 +68,7 @@ pub(super) unsafe fn gradient<T: Float>(
                     accumulators.add2(
                         dy,
                         y,
+                        #[inline(always)]
                         |dy, y| if logarithm { [dy.to_f64()] } else { [dy.to_f64() * y.to_f64()] },
                     );
                     [sums[0]] = accumulators.totals();
@@ -150,7 +151,11 @@ unsafe fn softmax_row<T: Float>(x: Pointer<T>, y: Pointer<T>, start: usize, size
             |x: T| (x - highest).exponential(),
         );
         let mut accumulators = Accumulators::new();
-        accumulators.add(y.slice(start, size), |e: T| [e.to_f64()]);
+        accumulators.add(
+            y.slice(start, size),
+            #[inline(always)]
+            |e: T| [e.to_f64()],
+        );
         let sum = T::from_f64(accumulators.totals()[0]);
         run1((y.at(place).cast_const(), 1), y.at(place), size, |e: T| e / sum);
     }
