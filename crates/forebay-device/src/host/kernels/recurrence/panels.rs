@@ -10,10 +10,8 @@ use super::super::simd::{LANES, Vector, dispatch};
 const VECTORS: usize = 2;
 /// Columns of a panel.
 pub(super) const COLUMNS: usize = VECTORS * LANES;
-/// Rows that are multiplied by a panel at once.
-const ROWS: usize = 6;
-/// Panels by which a single row is multiplied at once.
-const PANELS: usize = 4;
+/// The most rows that are multiplied at once.
+const ROWS_MAX: usize = 6;
 
 /// Matrices of packed weights, one for each direction.
 #[derive(Clone, Copy)]
@@ -64,14 +62,10 @@ impl Packing {
             // SAFETY: in bounds, because each panel has its own `units` terms.
             let (rows, panel) = unsafe {
                 let rows = weights.slice((gate * units + first) * units, columns * units);
-                (rows, target.slice_mut(panel * units * COLUMNS, units * COLUMNS))
+                (rows, target.at((panel * units * COLUMNS) as isize))
             };
-            for (term, packed) in panel.chunks_exact_mut(COLUMNS).enumerate() {
-                packed.fill(0.0);
-                for (packed, row) in packed.iter_mut().zip(rows.chunks_exact(units)) {
-                    *packed = row[term];
-                }
-            }
+            // SAFETY: the rows and the panel have as many elements.
+            unsafe { turn(&Turn { rows, columns, units, panel }) };
         });
         Panels { base: target, count: self.gates * panels, terms: units }
     }
@@ -96,6 +90,48 @@ impl Packing {
             }
         });
         Panels { base: target, count: panels, terms }
+    }
+}
+
+/// Some rows of weights, which become the columns of a panel.
+struct Turn<'a> {
+    /// `columns` rows of `units` elements.
+    rows: &'a [f32],
+    columns: usize,
+    units: usize,
+    /// `units` terms of [`COLUMNS`] columns.
+    panel: *mut f32,
+}
+
+dispatch! {
+    /// Packs rows as columns; missing columns are 0.
+    ///
+    /// # Safety
+    /// The rows must be complete, and the panel must be writable by no one else.
+    fn turn, turn_with(turn: &Turn)
+}
+
+/// # Safety
+/// As [`turn`], and the CPU must have the vector's instructions.
+#[inline(always)]
+unsafe fn turn_with<V: Vector>(turn: &Turn) {
+    let &Turn { rows, columns, units, panel } = turn;
+    let (whole_columns, whole_terms) = (columns / 8 * 8, units / 8 * 8);
+    // SAFETY: the caller's promises; every column and every term is written once.
+    unsafe {
+        for first in (0..whole_columns).step_by(8) {
+            for term in (0..whole_terms).step_by(8) {
+                let source = rows.as_ptr().add(first * units + term);
+                V::transpose(source, units as isize, panel.add(term * COLUMNS + first), COLUMNS);
+            }
+        }
+        for term in 0..units {
+            let first = if term < whole_terms { whole_columns } else { 0 };
+            for column in first..COLUMNS {
+                let value = if column < columns { rows[column * units + term] } else { 0.0 };
+                *panel.add(term * COLUMNS + column) = value;
+            }
+        }
     }
 }
 
@@ -150,103 +186,96 @@ dispatch! {
 /// As [`Product::run`], and the CPU must have the vector's instructions.
 #[inline(always)]
 unsafe fn multiply_with<V: Vector>(product: &Product) {
-    let (x, out) = (product.x, product.out);
+    // Groups of nearly the same size: a small one would leave most of the processor's multipliers idle.
+    let (rows, groups) = (product.x.len(), product.x.len().div_ceil(ROWS_MAX));
+    let mut first = 0;
+    for group in 0..groups {
+        let count = rows / groups + usize::from(group < rows % groups);
+        // SAFETY: the caller's promises; the rows are those of the product.
+        unsafe {
+            match count {
+                1 => all_panels::<V, 1, 4>(product, first),
+                2 => all_panels::<V, 2, 3>(product, first),
+                3 => all_panels::<V, 3, 2>(product, first),
+                4 => all_panels::<V, 4, 1>(product, first),
+                5 => all_panels::<V, 5, 1>(product, first),
+                _ => all_panels::<V, ROWS_MAX, 1>(product, first),
+            }
+        }
+        first += count;
+    }
+}
+
+/// Multiplies `R` rows from this one on by all panels, `P` panels at once.
+///
+/// # Safety
+/// As [`multiply_with`]; the product must have the rows.
+#[inline(always)]
+unsafe fn all_panels<V: Vector, const R: usize, const P: usize>(product: &Product, row: usize) {
+    let (mut panel, end) = (product.first_panel, product.first_panel + product.panel_count);
     // SAFETY: the caller's promises; rows and panels are those of the product.
     unsafe {
-        if let ([x], [out]) = (x, out) {
-            let (mut panel, end) = (product.first_panel, product.first_panel + product.panel_count);
-            while panel + PANELS <= end {
-                let out = out.add((panel - product.first_panel) * COLUMNS);
-                V::outline(|| one_row::<V>(product, *x, out, panel));
-                panel += PANELS;
-            }
-            while panel < end {
-                let out = out.add((panel - product.first_panel) * COLUMNS);
-                V::outline(|| some_rows::<V, 1>(product, [*x], [out], panel));
-                panel += 1;
-            }
-            return;
+        while panel + P <= end {
+            V::outline(
+                #[inline(always)]
+                || tile::<V, R, P>(product, row, panel),
+            );
+            panel += P;
         }
-        for panel in product.first_panel..product.first_panel + product.panel_count {
-            let at = |row: usize| out[row].add((panel - product.first_panel) * COLUMNS);
-            let mut row = 0;
-            while row + ROWS <= x.len() {
-                let (x, out) = (std::array::from_fn(|i| x[row + i]), std::array::from_fn(|i| at(row + i)));
-                V::outline(|| some_rows::<V, ROWS>(product, x, out, panel));
-                row += ROWS;
-            }
-            while row + 2 <= x.len() {
-                V::outline(|| some_rows::<V, 2>(product, [x[row], x[row + 1]], [at(row), at(row + 1)], panel));
-                row += 2;
-            }
-            if row < x.len() {
-                V::outline(|| some_rows::<V, 1>(product, [x[row]], [at(row)], panel));
-            }
+        while panel < end {
+            V::outline(
+                #[inline(always)]
+                || tile::<V, R, 1>(product, row, panel),
+            );
+            panel += 1;
         }
     }
 }
 
+/// Multiplies `R` rows from this one on by `P` panels from this one on.
+///
 /// # Safety
-/// As [`multiply_with`]; the results are those of this panel.
+/// As [`multiply_with`]; the product must have the rows and the panels.
 #[inline(always)]
-unsafe fn some_rows<V: Vector, const N: usize>(
-    product: &Product,
-    x: [*const f32; N],
-    out: [*mut f32; N],
-    panel: usize,
-) {
+unsafe fn tile<V: Vector, const R: usize, const P: usize>(product: &Product, row: usize, panel: usize) {
+    let column = (panel - product.first_panel) * COLUMNS;
     // SAFETY: the caller's promises.
     unsafe {
-        let mut sums = [[V::splat(0.0); VECTORS]; N];
+        let x: [*const f32; R] = std::array::from_fn(|i| product.x[row + i]);
+        let out: [*mut f32; R] = std::array::from_fn(|i| product.out[row + i].add(column));
+        let mut weights: [*const f32; P] = std::array::from_fn(|i| product.panel(panel + i));
+        let mut sums = [[[V::splat(0.0); VECTORS]; P]; R];
         if product.accumulate {
-            for row in 0..N {
-                sums[row] = std::array::from_fn(|vector| V::load(out[row].add(vector * LANES)));
-            }
-        }
-        let mut weights = product.panel(panel);
-        for term in 0..product.terms {
-            let seen: [V; VECTORS] = std::array::from_fn(|vector| V::load(weights.add(vector * LANES)));
-            for row in 0..N {
-                let factor = V::splat(*x[row].add(term));
-                for vector in 0..VECTORS {
-                    sums[row][vector] = sums[row][vector].add_product(factor, seen[vector]);
+            for (sums, out) in sums.iter_mut().zip(out) {
+                for (panel, sums) in sums.iter_mut().enumerate() {
+                    for (vector, sum) in sums.iter_mut().enumerate() {
+                        *sum = V::load(out.add(panel * COLUMNS + vector * LANES));
+                    }
                 }
             }
-            weights = weights.add(COLUMNS);
         }
-        for (sums, out) in sums.iter().zip(out) {
-            for (vector, sum) in sums.iter().enumerate() {
-                sum.store(out.add(vector * LANES));
-            }
-        }
-    }
-}
-
-/// # Safety
-/// As [`multiply_with`]; the results are those of [`PANELS`] panels from this one on.
-#[inline(always)]
-unsafe fn one_row<V: Vector>(product: &Product, x: *const f32, out: *mut f32, panel: usize) {
-    // SAFETY: the caller's promises.
-    unsafe {
-        let mut sums = [[V::splat(0.0); VECTORS]; PANELS];
-        if product.accumulate {
-            for (panel, sums) in sums.iter_mut().enumerate() {
-                *sums = std::array::from_fn(|vector| V::load(out.add(panel * COLUMNS + vector * LANES)));
-            }
-        }
-        let mut weights: [*const f32; PANELS] = std::array::from_fn(|i| product.panel(panel + i));
         for term in 0..product.terms {
-            let factor = V::splat(*x.add(term));
-            for (sums, weights) in sums.iter_mut().zip(&mut weights) {
-                for (vector, sum) in sums.iter_mut().enumerate() {
-                    *sum = sum.add_product(factor, V::load(weights.add(vector * LANES)));
+            let mut seen = [[V::splat(0.0); VECTORS]; P];
+            for (seen, weights) in seen.iter_mut().zip(&mut weights) {
+                for (vector, seen) in seen.iter_mut().enumerate() {
+                    *seen = V::load(weights.add(vector * LANES));
                 }
                 *weights = weights.add(COLUMNS);
             }
+            for (sums, x) in sums.iter_mut().zip(x) {
+                let factor = V::splat(*x.add(term));
+                for (sums, seen) in sums.iter_mut().zip(seen) {
+                    for (sum, seen) in sums.iter_mut().zip(seen) {
+                        *sum = sum.add_product(factor, seen);
+                    }
+                }
+            }
         }
-        for (panel, sums) in sums.iter().enumerate() {
-            for (vector, sum) in sums.iter().enumerate() {
-                sum.store(out.add(panel * COLUMNS + vector * LANES));
+        for (sums, out) in sums.iter().zip(out) {
+            for (panel, sums) in sums.iter().enumerate() {
+                for (vector, sum) in sums.iter().enumerate() {
+                    sum.store(out.add(panel * COLUMNS + vector * LANES));
+                }
             }
         }
     }
