@@ -16,6 +16,6 @@ pub fn kills(arguments: &[String]) -> Result<(), String> {
         }
         _ => return Err("cargo xtask kills accepts only --times N".to_owned()),
     };
-    let test = ["test", "-p", "forebay-cli", "--test", "mpi", "--", "--ignored", "--nocapture"];
+    let test = ["test", "-p", "forebay-cli", "--test", "suite", "mpi::", "--", "--ignored", "--nocapture"];
     run(cargo(&test).env("FOREBAY_KILLS", times.to_string()).env("FOREBAY_REQUIRE", "mpi"))
 }

@@ -16,6 +16,6 @@ pub fn networks(arguments: &[String]) -> Result<(), String> {
         }
         _ => return Err("cargo xtask networks accepts only --count N".to_owned()),
     };
-    let test = ["test", "-p", "forebay", "--test", "random_networks", "--", "--ignored"];
+    let test = ["test", "-p", "forebay", "--test", "suite", "random_networks::", "--", "--ignored"];
     run(cargo(&test).env("FOREBAY_NETWORKS", count.to_string()))
 }

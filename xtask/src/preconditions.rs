@@ -7,17 +7,18 @@ use crate::command::{cargo, has_nextest, run};
 /// # Errors
 /// Fails if a test fails.
 pub fn preconditions() -> Result<(), String> {
-    for (package, targets) in [
-        ("forebay-device", ["--tests"].as_slice()),
-        ("forebay", &["--test=golden", "--test=random_networks", "--test=host_operators", "--test=image_operators"]),
-    ] {
+    // The names of tests begin with the names of their files.
+    let networks = ["golden::", "random_networks::", "host_operators::", "image_operators::"];
+    for (package, targets, names) in
+        [("forebay-device", "--tests", [].as_slice()), ("forebay", "--test=suite", networks.as_slice())]
+    {
         // With Cargo's own runner, tests share a process, and the one that measures the process's memory can fail.
         let mut runner = match has_nextest() {
             true => cargo(&["nextest", "run"]),
             false => cargo(&["test", "--quiet"]),
         };
         let checked = ["--config", "profile.dev.package.forebay-device.debug-assertions=true"];
-        run(runner.args(["--no-fail-fast", "--package", package]).args(targets).args(checked))?;
+        run(runner.args(["--no-fail-fast", "--package", package, targets]).args(checked).arg("--").args(names))?;
     }
     Ok(())
 }

@@ -1,4 +1,6 @@
 //! The plans of all processes of a run, checked together: whatever each one's budget, exchanges pair up and no process waits forever.
+//!
+//! A program of its own: a limit on the memory of the process counts what other tests in it use.
 
 use forebay::{EngineOptions, Error, MemoryLimit, MemorySize, Plan, ProcessGroup, Shard, Trainer, check_plans};
 use forebay_device_testing::local_communicator::local_communicators;

@@ -1,0 +1,30 @@
+//! Tests of the command line. They are one program, which links once; each test runs `forebay` as a process of its own.
+
+mod absurd_sizes;
+mod bad_input;
+mod browser;
+mod common;
+mod configuration;
+mod digits;
+mod instructions;
+mod limits;
+mod machine;
+mod memory_limit;
+mod mpi;
+mod peak_memory;
+mod place;
+mod plan;
+mod probe;
+mod reading;
+mod recipes;
+mod records;
+mod replay;
+mod sizes;
+mod spill;
+mod stories;
+mod text;
+mod training_flags;
+mod types;
+mod updates;
+mod weights;
+mod written_files;

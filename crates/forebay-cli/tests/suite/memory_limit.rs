@@ -1,0 +1,222 @@
+//! A limit on the memory of the whole process, compared with the system's own count.
+
+use crate::common::group::Group;
+use crate::common::{Folder, assert_says, example, failure, forebay, json};
+use forebay_testing::onnx;
+use serde_json::Value;
+
+/// Two training steps of the brain U-Net.
+fn train<'a>(model: &'a str, data: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["train", model, "--data", data, "--steps", "2", "--momentum", "0.9", "--no-compare", "--threads", "2"], more]
+        .concat()
+}
+
+fn bytes(report: &Value, key: &str) -> u64 {
+    report[key].as_u64().unwrap_or_else(|| panic!("{key} in {report}"))
+}
+
+fn losses(report: &Value) -> Vec<f64> {
+    report["steps"].as_array().unwrap().iter().map(|step| step["loss"].as_f64().unwrap()).collect()
+}
+
+#[test]
+fn the_process_stays_within_its_limit_and_losses_are_the_same_bits() {
+    let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
+    let free = json(&train(&model, &data, &[]));
+    let free_bytes = bytes(&free, "resident_peak_bytes");
+    assert!(free_bytes > 400 << 20, "{free_bytes}");
+    for percent in [75, 55] {
+        let limit_bytes = free_bytes / 100 * percent;
+        let limit = format!("{}KiB", limit_bytes / 1024);
+        let limited = json(&train(&model, &data, &["--memory-limit", &limit]));
+        let peak_bytes = bytes(&limited, "resident_peak_bytes");
+        assert!(peak_bytes <= limit_bytes, "{percent} %: {peak_bytes} of {limit_bytes} bytes");
+        assert_eq!(losses(&limited), losses(&free), "{percent} %");
+        assert_eq!(limited["spill_bytes"], 0);
+        // Nothing is copied to the device, where the inputs are written directly, and only the loss leaves it.
+        assert_eq!(limited["bytes_to_device"], 0, "{percent} %");
+        assert_eq!(limited["bytes_from_device"], free["bytes_from_device"], "{percent} %");
+    }
+}
+
+#[test]
+fn validation_stays_within_the_limit() {
+    let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
+    let validating = ["--validate", &data, "--validate-every", "1", "--metrics", "iou,perplexity"];
+    let free = json(&train(&model, &data, &validating));
+    let limited = json(&train(&model, &data, &[&validating[..], &["--memory-limit", "42%"]].concat()));
+    let (peak_bytes, limit_bytes) = (bytes(&limited, "resident_peak_bytes"), bytes(&limited, "memory_limit_bytes"));
+    assert!(peak_bytes <= limit_bytes, "{peak_bytes} of {limit_bytes} bytes");
+    assert_eq!(limited["validations"], free["validations"]);
+}
+
+#[test]
+fn steps_that_show_gradients_stay_within_the_limit() {
+    let (model, data, folder) = (example("brain/unet3d.onnx"), example("brain"), Folder::new());
+    let free = json(&train(&model, &data, &[]));
+    let events = folder.text("events");
+    let showing = ["--tensorboard", &events, "--histograms-every", "2", "--histograms", "parameters,gradients"];
+    let limited = json(&train(&model, &data, &[&showing[..], &["--memory-limit", "55%"]].concat()));
+    let (peak_bytes, limit_bytes) = (bytes(&limited, "resident_peak_bytes"), bytes(&limited, "memory_limit_bytes"));
+    assert!(peak_bytes <= limit_bytes, "{peak_bytes} of {limit_bytes} bytes");
+    assert_eq!(losses(&limited), losses(&free));
+    let error = failure(1, &train(&model, &data, &[&showing[..], &["--simulate-device", "64KiB"]].concat()));
+    assert_says(&error, &["too small", "pass at least"]);
+}
+
+#[test]
+fn a_limit_that_cannot_be_met_is_refused_with_the_least_that_can() {
+    let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
+    let error = failure(1, &train(&model, &data, &["--memory-limit", "40MiB"]));
+    assert_says(&error, &["a memory limit of 40 MiB is too small", "pass at least"]);
+    let least = error.split("pass at least ").nth(1).unwrap().split(',').next().unwrap();
+    let limited = json(&train(&model, &data, &["--memory-limit", least]));
+    assert!(bytes(&limited, "resident_peak_bytes") <= least.trim_end_matches("KiB").parse::<u64>().unwrap() * 1024);
+}
+
+#[test]
+fn what_recomputation_cannot_do_goes_to_disk_where_that_is_allowed() {
+    let (model, data, folder) = (example("brain/unet3d.onnx"), example("brain"), Folder::new());
+    let least = failure(1, &train(&model, &data, &["--memory-limit", "40MiB"]));
+    let least = least.split("pass at least ").nth(1).unwrap().split("KiB").next().unwrap().parse::<u64>().unwrap();
+    // The named minimum is a limit that was found to work; slightly smaller ones may work, too.
+    let limit_bytes = least * 1024 / 4 * 3;
+    let limit = format!("{}KiB", limit_bytes / 1024);
+    let spilling = json(&train(&model, &data, &["--memory-limit", &limit, "--spill-dir", &folder.text("")]));
+    assert!(bytes(&spilling, "spill_bytes") > 0);
+    assert!(bytes(&spilling, "resident_peak_bytes") <= limit_bytes, "{spilling}");
+}
+
+#[test]
+fn a_limit_stands_alone_and_needs_memory_that_is_the_hosts() {
+    let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
+    let error = failure(2, &train(&model, &data, &["--memory-limit", "1GiB", "--device-memory", "1GiB"]));
+    assert_says(&error, &["--memory-limit", "--device-memory"]);
+    let output =
+        forebay(&["plan", &model, "--train", "--device", "null", "--memory-limit", "300MiB"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_says(&text, &["only applies if device memory is the host's"]);
+}
+
+#[test]
+fn device_memory_of_a_cpu_is_the_same_limit_and_a_simulated_device_is_not() {
+    let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
+    let free = json(&train(&model, &data, &[]));
+    let limited = json(&train(&model, &data, &["--device-memory", "300MiB"]));
+    assert!(bytes(&limited, "resident_peak_bytes") <= 300 << 20, "{limited}");
+    assert_eq!(limited["bytes_to_device"], 0, "nothing is copied from memory to itself");
+    let simulated = json(&train(&model, &data, &["--simulate-device", "192MiB"]));
+    assert!(bytes(&simulated, "device_peak_bytes") <= 192 << 20, "{simulated}");
+    assert!(bytes(&simulated, "bytes_to_device") > 100 << 20, "what does not fit is copied");
+    assert_eq!([losses(&limited), losses(&simulated)], [losses(&free), losses(&free)]);
+}
+
+#[test]
+fn a_limit_below_what_the_program_itself_takes_says_so() {
+    let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
+    let error = failure(1, &train(&model, &data, &["--memory-limit", "4MiB"]));
+    assert_says(&error, &["a memory limit of 4 MiB is too small", "the rest of the process alone takes"]);
+    let slow = failure(2, &train(&model, &data, &["--memory-limit", "1GiB", "--link-speed", "1GB"]));
+    assert_says(&slow, &["a link speed only applies to a simulated device"]);
+    let other = failure(2, &train(&model, &data, &["--device", "null", "--link-speed", "1GB"]));
+    assert_says(&other, &["a link speed only applies to a simulated device", "not to null", "leave it out"]);
+}
+
+#[test]
+fn a_plan_for_a_simulated_device_takes_the_speed_of_its_link() {
+    let model = example("brain/unet3d.onnx");
+    let planned = |speed| json(&["plan", &model, "--train", "--simulate-device", "50%", "--link-speed", speed]);
+    let [slow, fast] = ["100MB/s", "8GB"].map(planned);
+    assert!(bytes(&fast, "bytes_to_device") > 0);
+    let seconds = |report: &Value| report["predicted_seconds"].as_f64().unwrap();
+    assert!(seconds(&slow) > seconds(&fast), "{slow} {fast}");
+}
+
+#[test]
+fn device_memory_that_is_too_little_for_the_process_bounds_tensors_alone() {
+    let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
+    let flags = ["--device-memory", "64MiB"];
+    let output = forebay(&[&train(&model, &data, &flags)[..], &["--json"]].concat()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert_says(&said, &["the whole process cannot stay within --device-memory 64 MiB", "--simulate-device"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(bytes(&report, "device_peak_bytes") <= 64 << 20, "{report}");
+    assert!(report["memory_limit_bytes"].is_null(), "{report}");
+    assert_eq!(losses(&report), losses(&json(&train(&model, &data, &["--simulate-device", "64MiB"]))));
+    assert_says(&failure(1, &train(&model, &data, &["--device-memory", "1MiB"])), &["at least --device-memory"]);
+}
+
+/// Returns the largest resident memory that a run in the group reports, and its messages.
+fn in_group(group: &Group, flags: &[&str]) -> Option<(Value, String)> {
+    let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
+    let output = group.run(&[&train(&model, &data, flags)[..], &["--json"]].concat());
+    if output.status.code() == Some(9) {
+        eprintln!("SKIPPED: no process can join a control group on this machine");
+        return None;
+    }
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{:?}: {said}", output.status);
+    Some((serde_json::from_slice(&output.stdout).unwrap(), said))
+}
+
+#[test]
+fn without_a_flag_a_run_stays_within_what_is_free() {
+    let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
+    let free = json(&train(&model, &data, &[]));
+    let Some(group) = Group::new(360 << 20) else {
+        eprintln!("SKIPPED: this process cannot create a control group");
+        return;
+    };
+    let Some((report, said)) = in_group(&group, &[]) else { return };
+    assert_says(&said, &["note: this would take", "is available, which becomes the", "--memory-limit none"]);
+    assert!(bytes(&report, "resident_peak_bytes") < 320 << 20, "{report}");
+    assert_eq!((losses(&report), bytes(&report, "bytes_to_device")), (losses(&free), 0));
+    // A share of the free memory is a limit like any other.
+    let Some((report, said)) = in_group(&group, &["--memory-limit", "90%free"]) else { return };
+    assert!(bytes(&report, "resident_peak_bytes") < 288 << 20 && !said.contains("note:"), "{said} {report}");
+    assert_eq!(losses(&report), losses(&free));
+}
+
+#[test]
+fn what_does_not_fit_what_is_free_is_refused_before_the_first_step() {
+    let Some(group) = Group::new(160 << 20) else {
+        eprintln!("SKIPPED: this process cannot create a control group");
+        return;
+    };
+    let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
+    let output = group.run(&train(&model, &data, &[]));
+    if output.status.code() == Some(9) {
+        eprintln!("SKIPPED: no process can join a control group on this machine");
+        return;
+    }
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert_says(&error, &["of memory is free for this process", "it needs at least", "a memory limit of none"]);
+}
+
+/// The system counts all pages of a run: in a group that may use 5 % more than the limit, nothing is killed.
+#[test]
+fn a_run_lives_in_a_control_group_of_its_limit_and_a_twentieth() {
+    const LIMIT_MIB: u64 = 300;
+    let Some(group) = Group::new((LIMIT_MIB << 20) / 100 * 105) else {
+        eprintln!("SKIPPED: this process cannot create a control group");
+        return;
+    };
+    let limit = format!("{LIMIT_MIB}MiB");
+    let Some((report, _)) = in_group(&group, &["--memory-limit", &limit]) else { return };
+    assert!(bytes(&report, "resident_peak_bytes") <= LIMIT_MIB << 20, "{report}");
+}
+
+#[test]
+fn inputs_are_in_memory_once_even_if_the_limit_nearly_fits_everything() {
+    let (folder, inputs, outputs) = (Folder::new(), 1 << 16, 8);
+    let nodes = [onnx::node("MatMul", &["x", "w"], "y", &[])];
+    let weights = onnx::floats("w", &[inputs, outputs], &vec![0.5; inputs * outputs]);
+    let model = onnx::model(&nodes, &[weights], ("x", &[128, inputs]), ("y", &[128, outputs]));
+    let model = folder.write("product.onnx", &model);
+    for percent in ["95%", "75%"] {
+        let plan = json(&["plan", &model, "--train", "--loss", "mse", "--memory-limit", percent]);
+        assert_eq!(bytes(&plan, "bytes_to_device"), 0, "{percent}: {plan}");
+    }
+}

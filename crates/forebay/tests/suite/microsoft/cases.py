@@ -1,0 +1,284 @@
+"""Models of one operator of com.microsoft each, with random inputs and what ONNX Runtime makes of them."""
+
+import os
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+FOLDER = sys.argv[1]
+RANDOM = np.random.default_rng(1)
+TYPES = {"float32": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64, "bool": TensorProto.BOOL,
+         "uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
+
+
+def values(*shape):
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+class Constant:
+    """An initializer."""
+
+    def __init__(self, array):
+        self.array = array
+
+
+def case(name, operator, inputs, outputs=("y",), domain="com.microsoft", kinds=(), version=17, **attributes):
+    """Inputs are arrays, constants, or None; outputs are names, or empty ones, and of the `kinds`, or of float32."""
+    fed, initializers, names = {}, [], []
+    for i, value in enumerate(inputs):
+        names.append("" if value is None else f"x{i}")
+        if isinstance(value, Constant):
+            array = value.array
+            initializers.append(array if isinstance(array, TensorProto) else numpy_helper.from_array(array, f"x{i}"))
+            initializers[-1].name = f"x{i}"
+        elif value is not None:
+            fed[f"x{i}"] = value
+    infos = [helper.make_tensor_value_info(k, TYPES[str(v.dtype)], v.shape) for k, v in fed.items()]
+    kind_of = dict(zip(outputs, [*kinds, *[TensorProto.FLOAT] * len(outputs)]))
+    results = [helper.make_tensor_value_info(name, kind_of[name], None) for name in outputs if name]
+    node = helper.make_node(operator, names, list(outputs), domain=domain, **attributes)
+    graph = helper.make_graph([node], name, infos, results, initializers)
+    opsets = [helper.make_opsetid("", version), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    data = model.SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    found = session.run([name for name in outputs if name], fed)
+    # The shapes of outputs as they are.
+    for info, array in zip(graph.output, found):
+        info.CopyFrom(helper.make_tensor_value_info(info.name, kind_of[info.name], array.shape))
+    model.graph.CopyFrom(graph)
+    path = os.path.join(FOLDER, name)
+    os.makedirs(path)
+    onnx.save(model, os.path.join(path, "model.onnx"))
+    np.savez(os.path.join(path, "inputs.npz"), **fed)
+    np.savez(os.path.join(path, "outputs.npz"), **{k: v for k, v in zip([o for o in outputs if o], found)})
+    print(name)
+
+
+x = values(2, 3, 8)
+case("gelu", "Gelu", [x])
+case("fast_gelu", "FastGelu", [x])
+case("fast_gelu_bias", "FastGelu", [x, values(8)])
+case("bias_gelu", "BiasGelu", [x, values(8)])
+case("quick_gelu", "QuickGelu", [x], alpha=1.3)
+case("quick_gelu_default", "QuickGelu", [x])
+
+case("fused_matmul", "FusedMatMul", [values(5, 3, 2), values(5, 4, 3)], transA=1, transB=1, alpha=0.5)
+case("fused_matmul_rows", "FusedMatMul", [values(5, 3, 2), values(2, 4)], alpha=2.0)
+case("fused_matmul_batch", "FusedMatMul", [values(3, 5, 2), values(5, 2, 4)], transBatchA=1)
+case("fused_gemm", "FusedGemm", [values(2, 3), values(4, 3), values(4)], transB=1, activation="Relu")
+case("fused_gemm_leaky", "FusedGemm", [values(2, 3), values(3, 4), values(4)], activation="LeakyRelu", activation_alpha=0.3)
+case("fused_gemm_softsign", "FusedGemm", [values(2, 3), values(3, 4), values(4)], activation="Softsign")
+case("fused_gemm_threshold", "FusedGemm", [values(2, 3), values(3, 4), values(4)], activation="ThresholdedRelu", activation_alpha=0.3)
+case("fused_gemm_selu", "FusedGemm", [values(2, 3), values(3, 4), values(4)], activation="Selu", activation_alpha=1.5, activation_gamma=1.2)
+case("fused_conv", "FusedConv", [values(1, 2, 6, 6), values(4, 2, 3, 3), values(4)], activation="Relu", pads=[1, 1, 1, 1])
+case("fused_conv_sum", "FusedConv", [values(1, 2, 6, 6), values(4, 2, 3, 3), values(4), values(1, 4, 4, 4)], activation="Relu")
+case("fused_conv_leaky", "FusedConv", [values(1, 2, 6, 6), values(4, 2, 3, 3)], activation="LeakyRelu", activation_params=[0.2])
+
+case("skip_layer_norm", "SkipLayerNormalization", [x, values(2, 3, 8), values(8), values(8), values(8)], epsilon=1e-5)
+case("skip_layer_norm_sum", "SkipLayerNormalization", [x, values(2, 3, 8), values(8), values(8)], ("y", "", "", "sum"))
+case("skip_simplified", "SkipSimplifiedLayerNormalization", [x, values(2, 3, 8), values(8), values(8)], ("y", "", "", "sum"), epsilon=1e-6)
+case("simplified", "SimplifiedLayerNormalization", [x, values(8)], domain="", epsilon=1e-6, axis=-1, stash_type=1)
+
+angles = RANDOM.uniform(-3, 3, (16, 2)).astype(np.float32)
+tables = [np.cos(angles), np.sin(angles)]
+positions = np.array([[4, 5, 6], [0, 1, 2]], np.int64)
+case("rotary", "RotaryEmbedding", [x, positions, *tables])
+case("rotary_interleaved", "RotaryEmbedding", [x, positions, *tables], interleaved=1)
+case("rotary_heads", "RotaryEmbedding", [values(2, 2, 3, 4), np.array([7], np.int64), *tables])
+case("rotary_partial", "RotaryEmbedding", [values(2, 3, 12), positions, *tables], num_heads=2, rotary_embedding_dim=4)
+
+q, k, v = values(2, 3, 8), values(2, 5, 8), values(2, 5, 8)
+heads = {"num_heads": 2}
+past = [values(2, 2, 4, 4), values(2, 2, 4, 4)]
+flags = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
+case("mha", "MultiHeadAttention", [q, k, v], **heads)
+case("mha_bias", "MultiHeadAttention", [q, k, v, values(24), flags, values(1, 2, 3, 5)], **heads)
+case("mha_lengths", "MultiHeadAttention", [q, k, v, None, np.array([2, 5], np.int32)], scale=0.3, **heads)
+case("mha_causal", "MultiHeadAttention", [q, values(2, 3, 8), values(2, 3, 8)], unidirectional=1, **heads)
+case("mha_by_heads", "MultiHeadAttention", [q, values(2, 2, 5, 4), values(2, 2, 5, 4)], **heads)
+case("mha_past", "MultiHeadAttention", [q, values(2, 3, 8), values(2, 3, 8), None, None, None, *past], ("y", "k", "v"), **heads)
+case("mha_value_size", "MultiHeadAttention", [q, k, values(2, 5, 12)], **heads)
+
+weights, bias = values(8, 24), values(24)
+case("attention", "Attention", [x, weights, bias], **heads)
+case("attention_causal", "Attention", [x, weights, bias], unidirectional=1, **heads)
+case("attention_lengths", "Attention", [x, weights, bias, np.array([1, 3], np.int32)], **heads)
+case("attention_flags", "Attention", [x, weights, bias, np.array([[1, 0, 1], [1, 1, 1]], np.int32)], **heads)
+case("attention_ends_starts", "Attention", [x, weights, bias, np.array([2, 3, 0, 1], np.int32)], **heads)
+case("attention_no_flags", "Attention", [x, weights, bias, np.array([[1], [0]], np.int32)], **heads)
+case("attention_past", "Attention", [x, weights, bias, None, values(2, 2, 2, 4, 4)], ("y", "present"), unidirectional=1, **heads)
+case("attention_sizes", "Attention", [x, values(8, 28), values(28)], qkv_hidden_sizes=[8, 8, 12], **heads)
+
+groups = {"num_heads": 4, "kv_num_heads": 2}
+# Heads of a multiple of 16 elements, as the operator wants them.
+q, k, v = values(2, 3, 64), values(2, 3, 32), values(2, 3, 32)
+angles = RANDOM.uniform(-3, 3, (16, 8)).astype(np.float32)
+tables = [np.cos(angles), np.sin(angles)]
+last, total = Constant(np.array([2, 2], np.int32)), Constant(np.array(3, np.int32))
+outputs = ("y", "k", "v")
+case("gqa", "GroupQueryAttention", [q, k, v, None, None, last, total], outputs, **groups)
+case("gqa_rotary", "GroupQueryAttention", [q, k, v, None, None, last, total, *tables], outputs, do_rotary=1, **groups)
+case("gqa_packed", "GroupQueryAttention", [values(2, 3, 128), None, None, None, None, last, total, *tables], outputs, do_rotary=1, rotary_interleaved=1, **groups)
+case("gqa_window", "GroupQueryAttention", [q, k, v, None, None, last, total], outputs, local_window_size=2, softcap=2.0, **groups)
+past = [values(2, 2, 4, 16), values(2, 2, 4, 16)]
+one = [values(2, 1, 64), values(2, 1, 32), values(2, 1, 32)]
+last, total = Constant(np.array([4, 4], np.int32)), Constant(np.array(5, np.int32))
+case("gqa_past", "GroupQueryAttention", [*one, *past, last, total, *tables], outputs, do_rotary=1, scale=0.25, **groups)
+case("gqa_past_window", "GroupQueryAttention", [*one, *past, last, total, *tables], outputs, do_rotary=1, local_window_size=3, **groups)
+
+
+def packed(*shape):
+    return Constant(RANDOM.integers(0, 256, shape, dtype=np.uint8))
+
+
+bits = {"K": 40, "N": 6, "block_size": 16}
+case("bits_4", "MatMulNBits", [values(2, 3, 40), packed(6, 3, 8), Constant(values(6, 3))], bits=4, **bits)
+case("bits_4_zeros", "MatMulNBits", [values(3, 40), packed(6, 3, 8), Constant(values(6, 3)), packed(6, 2)], bits=4, **bits)
+case("bits_2", "MatMulNBits", [values(3, 40), packed(6, 3, 4), Constant(values(6, 3))], bits=2, **bits)
+case("bits_2_zeros", "MatMulNBits", [values(3, 40), packed(6, 3, 4), Constant(values(6, 3)), packed(6, 1)], bits=2, **bits)
+case("bits_8", "MatMulNBits", [values(3, 40), packed(6, 3, 16), Constant(values(6, 3))], bits=8, **bits)
+case("bits_4_bias", "MatMulNBits", [values(3, 40), packed(6, 3, 8), Constant(values(6, 3)), None, None, values(6)], bits=4, **bits)
+
+
+def integers(kind, *shape):
+    """Signed ones have 7 bits: on some CPUs, ONNX Runtime's products of larger ones with bytes saturate."""
+    low, high = (-64, 64) if np.dtype(kind) == np.int8 else (0, 256)
+    return RANDOM.integers(low, high, shape).astype(kind)
+
+
+def quantised(kind, *shape, scale=0.03):
+    """Integers, their scale and their zero point."""
+    return [Constant(integers(kind, *shape)), Constant(np.array(scale, np.float32)), Constant(np.array(3, kind))]
+
+
+def fed(kind, *shape, scale=0.03):
+    return [integers(kind, *shape), *quantised(kind, 1, scale=scale)[1:]]
+
+
+def target(kind, scale):
+    return [Constant(np.array(scale, np.float32)), Constant(np.array(5, kind))]
+
+
+BYTES, SIGNED = (TensorProto.UINT8,), (TensorProto.INT8,)
+case("q_leaky", "QLinearLeakyRelu", [*fed(np.uint8, 2, 3, 8), *target(np.uint8, 0.03)], kinds=BYTES, alpha=0.2)
+case("q_softmax", "QLinearSoftmax", [*fed(np.uint8, 2, 3, 8), *target(np.uint8, 1 / 256)], kinds=BYTES, axis=-1, opset=13)
+case("q_softmax_rows", "QLinearSoftmax", [*fed(np.int8, 2, 3, 8), *target(np.int8, 1 / 256)], kinds=SIGNED, axis=1, opset=11)
+case("q_softmax_axis", "QLinearSoftmax", [*fed(np.uint8, 2, 3, 8), *target(np.uint8, 1 / 256)], kinds=BYTES, axis=1, opset=13)
+windows = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
+case("q_average", "QLinearAveragePool", [*fed(np.uint8, 1, 2, 6, 5), *target(np.uint8, 0.02)], kinds=BYTES, **windows)
+case("q_average_last", "QLinearAveragePool", [*fed(np.uint8, 1, 6, 5, 2), *target(np.uint8, 0.02)], kinds=BYTES, channels_last=1,
+     count_include_pad=1, **windows)
+case("q_where", "QLinearWhere", [RANDOM.random((3, 1)) < 0.5, *quantised(np.uint8, 2, 3, 4), *quantised(np.uint8, 1, scale=0.05),
+                                 *target(np.uint8, 0.04)], kinds=BYTES)
+case("integer_to_float", "MatMulIntegerToFloat",
+     [integers(np.uint8, 2, 3, 40), Constant(integers(np.int8, 40, 6)), Constant(np.array(0.02, np.float32)),
+      Constant(values(6)), Constant(np.array(7, np.uint8)), Constant(integers(np.int8, 6)), Constant(values(6))])
+
+words = RANDOM.integers(0, 9, (2, 3)).astype(np.int32)
+segments = RANDOM.integers(0, 2, (2, 3)).astype(np.int32)
+mask = np.array([[1, 1, 0], [1, 1, 1]], np.int32)
+tables = [values(9, 8), values(5, 8), values(2, 8), values(8), values(8)]
+counts = (TensorProto.FLOAT, TensorProto.INT32)
+case("embed", "EmbedLayerNormalization", [words, segments, *tables, mask], ("y", "counts", "sum"), kinds=counts)
+case("embed_positions", "EmbedLayerNormalization", [words, None, *tables[:2], None, *tables[3:], None, words % 5], ("y", "counts"),
+     kinds=counts, epsilon=1e-5)
+many = [quantised(np.uint8, *table.shape) for table in tables]
+case("q_embed", "QEmbedLayerNormalization",
+     [words, segments, *[one[0] for one in many], mask, *[one[1] for one in many], *[one[2] for one in many]], ("y", "counts"), kinds=counts)
+case("q_attention", "QAttention",
+     [integers(np.uint8, 2, 3, 8), Constant(integers(np.int8, 8, 24)), Constant(bias), Constant(np.array(0.02, np.float32)),
+      Constant(np.array(0.01, np.float32)), np.array([2, 3], np.int32), Constant(np.array(9, np.uint8)),
+      Constant(np.array(0, np.int8))], **heads)
+
+# The state of each sequence is quantised by itself, as with a thread for each: one sequence.
+gates = {"hidden_size": 6, "direction": "bidirectional"}
+recurrent = [None, values(2, 1, 6), values(2, 1, 6), None]
+for name, kind, sizes in [("lstm", np.int8, (2,)), ("lstm_bytes", np.uint8, (2,)), ("lstm_columns", np.int8, (2, 24))]:
+    zeros = Constant(np.zeros(sizes, kind) if kind == np.int8 else integers(kind, *sizes))
+    scales = [Constant(0.01 + 0.01 * RANDOM.random(sizes).astype(np.float32)) for _ in range(2)]
+    case(name, "DynamicQuantizeLSTM", [values(7, 1, 5), Constant(integers(kind, 2, 5, 24)), Constant(integers(kind, 2, 6, 24)),
+                                       Constant(values(2, 48)), *recurrent, scales[0], zeros, scales[1], zeros], ("y", "h", "c"), **gates)
+
+def table(kind, low, *shape):
+    return Constant(helper.make_tensor("", kind, shape, RANDOM.integers(low, low + 16, int(np.prod(shape))).tolist()))
+
+
+rows = RANDOM.integers(0, 7, (2, 3)).astype(np.int64)
+case("gather_4", "GatherBlockQuantized", [table(TensorProto.INT4, -8, 7, 40), rows, Constant(values(7, 3))], block_size=16)
+case("gather_4_zeros", "GatherBlockQuantized",
+     [table(TensorProto.UINT4, 0, 7, 48), rows, Constant(values(7, 3)), table(TensorProto.UINT4, 0, 7, 3)], block_size=16)
+case("dequantize_4", "DequantizeLinear", [table(TensorProto.INT4, -8, 4, 5), Constant(values(4)), table(TensorProto.INT4, -8, 4)],
+     domain="", version=21, axis=0)
+bytes_4 = [Constant(integers(np.uint8, 7, 20)), rows, Constant(values(7, 3))]
+case("gather_bytes", "GatherBlockQuantized", bytes_4, block_size=16, bits=4)
+case("gather_bytes_zeros", "GatherBlockQuantized", [*bytes_4, Constant(integers(np.uint8, 7, 2))], block_size=16, bits=4)
+case("gather_bytes_8", "GatherBlockQuantized", [Constant(integers(np.uint8, 7, 40)), rows, Constant(values(7, 3))], block_size=16, bits=8)
+
+
+def quantised_with(kind, shape, scales=(), zeros=()):
+    """Integers, their scale and their zero point."""
+    scale = RANDOM.uniform(0.01, 0.02, scales).astype(np.float32)
+    return [integers(kind, *shape), Constant(scale), Constant(integers(kind, *zeros))]
+
+
+def result(kind, scale):
+    return [Constant(np.float32(scale)), Constant(integers(kind))]
+
+
+for of_a in ("uint8", "int8"):
+    for of_b in ("uint8", "int8"):
+        a, b = integers(of_a, 2, 5, 67), integers(of_b, 67, 50)
+        zeros = [Constant(integers(of_a)), Constant(integers(of_b, 50))]
+        case(f"integers_{of_a}_{of_b}", "MatMulInteger", [a, b, *zeros], domain="", kinds=(TYPES["int32"],))
+case("integers_one", "MatMulInteger", [integers("uint8", 7, 130), integers("int8", 130, 3)], domain="", kinds=(TYPES["int32"],))
+case("integers_batch", "MatMulInteger", [integers("uint8", 3, 4, 6), integers("int8", 3, 6, 9)], domain="", kinds=(TYPES["int32"],))
+
+window = {"pads": [1, 2, 1, 0], "strides": [2, 1], "dilations": [1, 2]}
+zeros = [Constant(integers("uint8")), Constant(integers("uint8"))]
+case("integer_conv", "ConvInteger", [integers("uint8", 2, 5, 11, 12), integers("uint8", 4, 5, 3, 3), *zeros], domain="", kinds=(TYPES["int32"],), **window)
+for kind, groups, channels in (("uint8", 1, 7), ("int8", 1, 16), ("uint8", 2, 4), ("uint8", 6, 1)):
+    weights = quantised_with("int8", (6, channels, 3, 3), (6,))
+    weights[0], weights[2] = Constant(weights[0]), Constant(np.zeros(6, np.int8))
+    x = quantised_with(kind, (2, channels * groups, 13, 14))
+    bias = Constant(RANDOM.integers(-999, 999, 6, dtype=np.int32))
+    name = f"quantised_conv_{kind}_{groups}"
+    case(name, "QLinearConv", [*x, *weights, *result(kind, 0.5), bias], domain="", kinds=(TYPES[kind],), group=groups, **window)
+case("quantised_product", "QLinearMatMul", [*quantised_with("uint8", (3, 4, 40)), *quantised_with("int8", (40, 20)), *result("uint8", 0.4)], domain="", kinds=(TYPES["uint8"],))
+case("quantised_columns", "QLinearMatMul", [*quantised_with("uint8", (9, 40)), *quantised_with("int8", (40, 70), (70,), (70,)), *result("uint8", 0.4)], domain="", kinds=(TYPES["uint8"],))
+case("quantised_gemm", "QGemm", [*quantised_with("uint8", (5, 33)), *quantised_with("int8", (20, 33)), Constant(RANDOM.integers(-999, 999, 20, dtype=np.int32)), *result("uint8", 0.4)], kinds=(TYPES["uint8"],), transB=1, alpha=0.8)
+case("quantised_gemm_real", "QGemm", [*quantised_with("int8", (33, 5)), *quantised_with("int8", (33, 20))], transA=1)
+case("dynamic_product", "DynamicQuantizeMatMul", [values(2, 5, 33), integers("int8", 33, 20), Constant(values(20)), Constant(integers("int8", 20)), values(20)])
+
+# Sequences of different lengths, and caches that have room for more keys.
+groups = {"num_heads": 4, "kv_num_heads": 2}
+one = [values(2, 1, 64), values(2, 1, 32), values(2, 1, 32)]
+tables = [np.cos(angles), np.sin(angles)]
+past = [values(2, 2, 4, 16), values(2, 2, 4, 16)]
+last, total = Constant(np.array([4, 2], np.int32)), Constant(np.array(5, np.int32))
+case("gqa_uneven", "GroupQueryAttention", [*one, *past, last, total, *tables], outputs, do_rotary=1, **groups)
+case("gqa_uneven_window", "GroupQueryAttention", [*one, *past, last, total, *tables], outputs, do_rotary=1, local_window_size=2, **groups)
+room = [values(2, 2, 9, 16), values(2, 2, 9, 16)]
+case("gqa_room", "GroupQueryAttention", [*one, *room, last, total, *tables, None, values(1, 4, 1, 5)], outputs, do_rotary=1, **groups)
+new = [values(2, 3, 64), values(2, 3, 32), values(2, 3, 32)]
+last, total = Constant(np.array([2, 2], np.int32)), Constant(np.array(3, np.int32))
+case("gqa_room_prompt", "GroupQueryAttention", [*new, *room, last, total, *tables], outputs, do_rotary=1, **groups)
+new, room = [x[:1] for x in new], [x[:1] for x in room]
+last, total = Constant(np.array([5], np.int32)), Constant(np.array(6, np.int32))
+case("gqa_room_more", "GroupQueryAttention", [*new, *room, last, total, *tables, None, values(1, 1, 3, 6)], outputs, do_rotary=1, **groups)
+
+# Scores as further outputs. Before the softmax, ONNX Runtime writes finite numbers for keys that a row does not see, so here each row sees all.
+flags = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
+scores = ("y", "k", "v", "scores")
+case("mha_scores", "MultiHeadAttention", [values(2, 3, 8), values(2, 5, 8), values(2, 5, 8), None, flags, values(1, 2, 3, 5)], scores, **heads)
+new = [values(2, 1, 64), values(2, 1, 32), values(2, 1, 32)]
+past = [values(2, 2, 4, 16), values(2, 2, 4, 16)]
+last, total = Constant(np.array([4, 4], np.int32)), Constant(np.array(5, np.int32))
+case("gqa_scores", "GroupQueryAttention", [*new, *past, last, total, *tables], scores, do_rotary=1, softcap=2.0, qk_output=1, **groups)
+case("gqa_probabilities", "GroupQueryAttention", [*new, *past, last, total], scores, local_window_size=2, qk_output=2, **groups)
