@@ -59,6 +59,7 @@ mod stories;
 mod swiftshader;
 mod test;
 mod tidy;
+mod unused_files;
 
 use std::process::ExitCode;
 

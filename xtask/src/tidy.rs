@@ -1,8 +1,8 @@
 //! Checks of the source that no compiler does: layers, file lengths, leftovers, machine-specific paths, links, recipes and results of
-//! documents, examples of the library's types.
+//! documents, examples of the library's types, files that no module names.
 
 use crate::source::{self, SourceFile};
-use crate::{examples, layers, links, operators, package, recipes, results};
+use crate::{examples, layers, links, operators, package, recipes, results, unused_files};
 
 /// Files with more lines must be split by subject.
 const LINES_MAX: usize = 700;
@@ -22,6 +22,7 @@ pub fn tidy() -> Result<(), String> {
     violations.extend(results::violations());
     violations.extend(examples::violations(&files));
     violations.extend(package::violations(&files));
+    violations.extend(unused_files::violations(&files));
     for file in &files {
         violations.extend(leftovers(file));
         if !file.path.ends_with(".rs") {
