@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import sys
 from typing import Any, Dict, Mapping, Optional, Tuple, cast
 
@@ -67,7 +68,8 @@ def to_native(value: Any, expected: Optional[str] = None) -> Native:
         array = array.astype(array.dtype.newbyteorder("<"))
         name = str(array.dtype.newbyteorder("="))
     if name not in _NAMES:
-        raise InvalidArgument(f"arrays of type {name} are not supported; the types are {', '.join(sorted(_NAMES))}")
+        what = f"arrays of type {name} are" if hasattr(value, "dtype") else f"{reprlib.repr(value)}, of type {name} as an array, is"
+        raise InvalidArgument(f"{what} not supported; the types are {', '.join(sorted(_NAMES))}")
     shape = tuple(int(size) for size in array.shape)
     packed = np.asarray(array, order="C")
     return name, shape, packed.reshape(-1).view(np.uint8)

@@ -13,7 +13,7 @@ from .errors import InvalidArgument
 
 def whole(name: str, value: Any, least: int = 0) -> int:
     """Returns a whole number of at least ``least`` and less than 2**64."""
-    number = _integer(name, value)
+    number = integer(name, value)
     if number < least:
         raise InvalidArgument(f"{name} must be at least {least}, but is {number}")
     if number >= 1 << 64:
@@ -21,7 +21,8 @@ def whole(name: str, value: Any, least: int = 0) -> int:
     return number
 
 
-def _integer(name: str, value: Any) -> int:
+def integer(name: str, value: Any) -> int:
+    """Returns a whole number of any size."""
     try:
         return operator.index(value)
     except TypeError:
@@ -77,7 +78,7 @@ def checked(options: Any, signed: Container[str] = ()) -> Dict[str, Any]:
             if value is None:
                 continue
             kind = kind[len("Optional[") : -1]
-        check = _integer if field.name in signed else _CHECKS.get(kind)
+        check = integer if field.name in signed else _CHECKS.get(kind)
         if check is not None:
             found[field.name] = check(f"{field.name} of {type(options).__name__}", value)
     return found

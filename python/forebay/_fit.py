@@ -119,6 +119,9 @@ class FitSettings:
         if self.checkpoint is None and (self.resume or self.checkpoint_every is not None):
             raise InvalidArgument("a folder for checkpoints is required; pass checkpoint=...")
         whole("epochs", self.epochs)
+        for callback in self.callbacks:
+            if not callable(callback):
+                raise TypeError(f"a callback must be a function of the trainer and the step's report, but is {callback!r}")
         for name, count in (
             ("gradients_every", self.gradients_every),
             ("validate_every", self.validate_every),

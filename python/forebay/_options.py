@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence, TypedDict, Union
 
 from . import _recipe
 from ._checks import flag, number, optional, text, texts, whole
@@ -88,43 +88,33 @@ def path_text(path: Optional[PathLike]) -> Optional[str]:
     return None if path is None else os.fspath(path)
 
 
+#: How values of options are converted for the native module, by the types that ``EngineOptions`` states.
+_CONVERSIONS: Dict[str, Callable[[str, Any], Any]] = {
+    "Optional[int]": lambda name, value: optional(whole, name, value),
+    "Optional[Size]": lambda name, value: size_text(value),
+    "Optional[PathLike]": lambda name, value: path_text(value),
+    "Optional[str]": lambda name, value: optional(text, name, value),
+    "str": text,
+    "bool": flag,
+    "Any": lambda name, value: Processes._native_of(value),  # pyright: ignore[reportPrivateUsage]
+}
+_CONVERTED = {name: _CONVERSIONS[kind.__forward_arg__] for name, kind in EngineOptions.__annotations__.items()}
+
+
 def engine(device: str, device_memory: Optional[Size], options: EngineOptions) -> Dict[str, Any]:
-    """Converts the options of the device, budgets and planning for the native module."""
-    unknown = sorted(set(options) - set(EngineOptions.__annotations__))
-    if unknown:
-        raise TypeError(f"unexpected argument {unknown[0]!r}; the arguments are {', '.join(sorted(EngineOptions.__annotations__))}")
-    return {
-        "device": text("device", device),
-        "device_memory": size_text(device_memory),
-        "machine": path_text(options.get("machine")),
-        "threads": optional(whole, "threads", options.get("threads")),
-        "memory_limit": size_text(options.get("memory_limit")),
-        "simulate_device": size_text(options.get("simulate_device")),
-        "host_memory": size_text(options.get("host_memory")),
-        "spill_dir": path_text(options.get("spill_dir")),
-        "memory_mode": text("memory_mode", options.get("memory_mode", "planned")),
-        "eviction": optional(text, "eviction", options.get("eviction")),
-        "growth": flag("growth", options.get("growth", True)),
-        "costs": path_text(options.get("costs")),
-        "fuse": flag("fuse", options.get("fuse", True)),
-        "order": text("order", options.get("order", "barriers")),
-        "updates": text("updates", options.get("updates", "device")),
-        "host_operators": text("host_operators", options.get("host_operators", "needed")),
-        "check": flag("check", options.get("check", False)),
-        "trace": flag("trace", options.get("trace", False)),
-        "heap_size": optional(whole, "heap_size", options.get("heap_size")),
-        "tile_size": optional(whole, "tile_size", options.get("tile_size")),
-        "tiled": flag("tiled", options.get("tiled", True)),
-        "link_bytes_per_second": optional(whole, "link_bytes_per_second", options.get("link_bytes_per_second")),
-        "processes": Processes._native_of(options.get("processes")),  # pyright: ignore[reportPrivateUsage]
-        "shard": optional(text, "shard", options.get("shard")),
-    }
+    """Converts the options of the device, budgets and planning for the native module, which knows the defaults of those not given."""
+    given: Dict[str, Any] = {"device": text("device", device), "device_memory": size_text(device_memory)}
+    for name, value in options.items():
+        if name not in _CONVERTED:
+            raise TypeError(f"unexpected argument {name!r}; the arguments are {', '.join(sorted(_CONVERTED))}")
+        given[name] = _CONVERTED[name](name, value)
+    return given
 
 
 def open_sizes(batch_size: Optional[int], sizes: Optional[Mapping[str, int]]) -> Dict[str, Any]:
     """Converts the batch size and other open sizes for the native module."""
     named = {name: whole(f"the size {name!r}", size) for name, size in dict(sizes or {}).items()}
-    return {"batch_size": optional(whole, "batch_size", batch_size), "sizes": named}
+    return {"batch_size": None if batch_size is None else whole("batch_size", batch_size, 1), "sizes": named}
 
 
 def training(

@@ -326,7 +326,7 @@ class _Again:
 
     @property
     def bounds_host(self) -> bool:
-        return self._engine["host_memory"] is not None or self._engine["machine"] is not None
+        return self._engine.get("host_memory") is not None or self._engine.get("machine") is not None
 
     def make(self) -> Plan:
         title = f"device memory of {self._model.name} over a step"

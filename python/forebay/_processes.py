@@ -6,9 +6,8 @@ import atexit
 import contextlib
 import os
 import sys
-import threading
 from types import TracebackType
-from typing import Any, List, NoReturn, Optional, Tuple, Type
+from typing import Any, List, Optional, Type
 
 from . import _forebay
 from .errors import InvalidArgument
@@ -19,8 +18,9 @@ class Processes:
 
     A launcher starts them (``mpirun -n 4 python train.py``); sessions and trainers take them as ``processes=...``. All processes make the
     same calls in the same order, with whole batches. This includes calls that write files: the first process writes while the others go
-    on (:meth:`barrier` waits for it). A process that ends with an exception, or with an error by ``sys.exit``, ends the others too, even
-    while the first one writes; call :meth:`barrier` before.
+    on (:meth:`barrier` waits for it). A process that ends with an exception ends the others too, even while the first one writes; call
+    :meth:`barrier` before. If a process leaves in another way (``sys.exit``, ``exit()``), a call in which another process waits for it
+    fails within seconds.
 
     Args:
         communicator: An mpi4py communicator, all of whose processes take part. Without one, all processes that the launcher started
@@ -117,15 +117,12 @@ def _address_of(communicator: Any) -> int:
 
 
 def _end_together() -> None:
-    """Closes connections before Python exits, and ends all processes if this one ends with an exception or an error."""
-    hook, leave = sys.excepthook, sys.exit
-    #: What had been exchanged when the program last asked to end with an error.
-    at_exit: List[Tuple[int, int]] = []
+    """Closes connections before Python exits, and ends all processes if this one ends with an exception. A process that leaves in another
+    way (``sys.exit``, ``exit``, ``SystemExit``) only closes its connections, which ends those that wait for it with an error."""
+    hook = sys.excepthook
 
-    def exchanged() -> List[Tuple[int, int]]:
-        return [processes._native.exchanged()[:2] for processes in Processes._all]
-
-    def abort() -> None:
+    def end(kind: Type[BaseException], error: BaseException, traceback: Optional[TracebackType]) -> None:
+        hook(kind, error, traceback)
         for stream in (sys.stdout, sys.stderr):
             # A stream can be missing or closed.
             with contextlib.suppress(Exception):
@@ -134,23 +131,5 @@ def _end_together() -> None:
             if processes.size > 1:
                 processes._native.abort()
 
-    def end(kind: Type[BaseException], error: BaseException, traceback: Optional[TracebackType]) -> None:
-        hook(kind, error, traceback)
-        abort()
-
-    def exit(status: Any = None, /) -> NoReturn:
-        # The exception that this raises does not reach the hook. In other threads, it ends only the thread.
-        if threading.current_thread() is threading.main_thread():
-            is_success = status is None or (isinstance(status, int) and status == 0)
-            at_exit[:] = [] if is_success else exchanged()
-        leave(status)
-
-    def finish() -> None:
-        # A program that has exchanged anything since then caught the exception, and went on.
-        if at_exit and at_exit == exchanged():
-            abort()
-        for processes in Processes._all:
-            processes._native.finish()
-
-    sys.excepthook, sys.exit = end, exit
-    atexit.register(finish)
+    sys.excepthook = end
+    atexit.register(lambda: _forebay.Processes.finish([processes._native for processes in Processes._all]))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
 
 from . import _forebay, _options
 from ._arrays import from_native, input_to_native
-from ._model import ModelLike, TensorInfo, as_model, infos, native_model
+from ._checks import text
+from ._model import Model, ModelLike, TensorInfo, as_model, infos, native_model
 from ._options import EngineOptions, Size
 from .errors import InvalidArgument
 
@@ -68,7 +69,8 @@ class Session:
         **options: Unpack[EngineOptions],
     ) -> None:
         engine = _options.engine(device, device_memory, options)
-        self._native = _forebay.Session(native_model(as_model(model)), engine, _options.open_sizes(batch_size, sizes), None, False)
+        self._model: Model = as_model(model)
+        self._native = _forebay.Session(native_model(self._model), engine, _options.open_sizes(batch_size, sizes), None, False)
         self._types = {name: dtype for name, dtype, _ in self._native.inputs()}
         self._outputs = [name for name, _, _ in self._native.outputs()]
 
@@ -108,6 +110,9 @@ class Session:
         found = self._native.run({name: input_to_native(value, self._types.get(name)) for name, value in given.items()})
         return {name: from_native(found[name]) for name in self._outputs}
 
+    def __repr__(self) -> str:
+        return f"<Session of {self._model.name} with inputs {list(self._types)} and outputs {self._outputs}>"
+
     @property
     def last_run(self) -> RunTimes:
         """The times of the latest run."""
@@ -128,6 +133,8 @@ def by_name(inputs: Any, names: List[str]) -> Mapping[str, Any]:
     """Returns inputs by name: a mapping unchanged, a list or tuple in the order of the names, and anything else, or a tuple of a single
     array, as the only input."""
     if isinstance(inputs, Mapping):
+        for name in inputs:  # pyright: ignore[reportUnknownVariableType]
+            text("the name of an input", name)
         return inputs  # pyright: ignore[reportUnknownVariableType]
     if isinstance(inputs, tuple) and len(names) == len(inputs) == 1 and hasattr(inputs[0], "shape"):
         return {names[0]: inputs[0]}

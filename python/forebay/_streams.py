@@ -70,7 +70,6 @@ class Context:
         self._recording = record
         #: The managed memory that the context keeps (:func:`forebay.managed.empty`).
         self._managed: Any = None
-        self._process = os.getpid()
         self._made = _forebay.Context(
             {
                 "device": device,
@@ -89,13 +88,8 @@ class Context:
         self._default_stream = self._made.default_stream()
 
     def _check_process(self) -> None:
-        """Fails in a fork of the process that made the context, which has none of its threads, so that work would never end."""
-        here = os.getpid()
-        if self._process != here:
-            raise InvalidArgument(
-                f"the context belongs to process {self._process}, and its threads do not exist in this fork, process {here}; create contexts, "
-                "streams and tensors in each process, or start processes with multiprocessing's method 'spawn'"
-            )
+        """Fails in a fork of the process that made the context."""
+        self._made.check_process()
 
     @property
     def _native(self) -> _forebay.Context:
@@ -385,14 +379,17 @@ _inherited: List[Context] = []
 _default_lock = threading.Lock()
 
 
-def _renew_lock() -> None:
-    """Replaces the lock in a fork, because a thread that does not exist there may hold it."""
-    global _default_lock
-    _default_lock = threading.Lock()
+def _begin_fork() -> None:
+    """Forgets the default context in a fork, which cannot use it, and replaces the lock, which a thread that does not exist there may
+    hold."""
+    global _default, _default_lock
+    if _default is not None:
+        _inherited.append(_default)
+    _default, _default_lock = None, threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+    os.register_at_fork(after_in_child=_begin_fork)
 
 
 def streams_of_this_thread() -> Callable[[], None]:
@@ -421,12 +418,10 @@ def current_context() -> Context:
     if _thread.entered:
         return _thread.entered[-1][0]
     default = _default
-    if default is None or default._process != os.getpid():
+    if default is None:
         with _default_lock:
             default = _default
-            if default is None or default._process != os.getpid():
-                if default is not None:
-                    _inherited.append(default)
+            if default is None:
                 default = _default = Context()
     return default
 

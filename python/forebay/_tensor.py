@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from . import _forebay, _indexing
 from ._arrays import Native, bfloat16, from_native, to_native
+from ._checks import text, whole
 from ._dtypes import FLOATS, ONNX_NUMBERS, DTypeLike, common_type, item_bytes, to_bfloat16, type_name
 from ._streams import Context, current_context
 from .errors import InvalidArgument
@@ -68,12 +69,29 @@ def _in_common(op_type: str, *operands: ArrayLike, integers: Optional[str] = Non
     return result
 
 
+def _remainder(one: ArrayLike, other: ArrayLike) -> Tensor:
+    """Returns the remainder of a division, with the sign of the divisor."""
+    if _common_type(one, other) not in FLOATS:
+        return _in_common("Mod", one, other)
+    # ONNX gives the remainder of floats the sign of the dividend.
+    rest = _in_common("Mod", one, other, fmod=1)
+    differs = (rest < 0) ^ _in_common("Less", other, 0)
+    return where(differs & (rest != 0), rest + other, rest)
+
+
+def _quotient(one: ArrayLike, other: ArrayLike) -> Tensor:
+    """Returns a quotient, rounded down."""
+    exact = _in_common("Div", _in_common("Sub", one, _remainder(one, other)), other)
+    # Without its remainder, a division has a whole result, which may have been rounded.
+    return exact._run("Round", exact) if exact._type in FLOATS else exact
+
+
 class Tensor:
     """A tensor in device memory. Operations on it go to the thread's current stream and return at once; the host waits only when it needs
     values (:meth:`numpy`, :meth:`item`, printing). The caller orders streams (:meth:`Stream.wait_stream`, :class:`Event`), but memory is
     managed automatically: a tensor can be dropped at any time.
 
-    Results of operations, including slices, are separate tensors. Only :meth:`copy_` and :meth:`fill_` modify a tensor. Tensors can be
+    Results of operations, including slices and ``a += b``, are separate tensors. Only :meth:`copy_` and :meth:`fill_` modify a tensor. Tensors can be
     copied (``copy.deepcopy``) and pickled; a pickled tensor is restored in the thread's current context.
 
     Args:
@@ -167,6 +185,8 @@ class Tensor:
 
     def item(self) -> Any:
         """Returns the value of a tensor with one element."""
+        if self.size != 1:
+            raise InvalidArgument(f"a tensor of shape {self._shape} is not one number or truth value; tolist() returns all elements")
         return self.numpy().item()
 
     def tolist(self) -> Any:
@@ -282,6 +302,18 @@ class Tensor:
     def __rtruediv__(self, other: ArrayLike) -> Tensor:
         return self._binary("Div", other, reverse=True, integers="float32")
 
+    def __mod__(self, other: ArrayLike) -> Tensor:
+        return _remainder(self, other) if _is_operand(other) else cast("Tensor", NotImplemented)
+
+    def __rmod__(self, other: ArrayLike) -> Tensor:
+        return _remainder(other, self) if _is_operand(other) else cast("Tensor", NotImplemented)
+
+    def __floordiv__(self, other: ArrayLike) -> Tensor:
+        return _quotient(self, other) if _is_operand(other) else cast("Tensor", NotImplemented)
+
+    def __rfloordiv__(self, other: ArrayLike) -> Tensor:
+        return _quotient(other, self) if _is_operand(other) else cast("Tensor", NotImplemented)
+
     def __pow__(self, other: ArrayLike) -> Tensor:
         return self._binary("Pow", other)
 
@@ -369,11 +401,14 @@ class Tensor:
         return (self[row] for row in range(len(self)))
 
     def __getitem__(self, key: Any) -> Tensor:
-        """Returns a copy of a part: numbers, slices, ``...`` and ``None`` index as in NumPy; a tensor or list of integers selects rows."""
+        """Returns a copy of a part: numbers, slices, ``...`` and ``None`` index as in NumPy; a tensor or list of integers selects rows, and
+        one of truth values those elements where it is true."""
         if isinstance(key, (Tensor, np.ndarray, list)):
             chosen = key if isinstance(key, Tensor) else Tensor(cast("Any", key), context=self._context)
+            if chosen._type == "bool":
+                return self._masked(chosen.numpy())
             if chosen._type not in ("int32", "int64"):
-                raise InvalidArgument(f"rows are selected by integers, not {chosen._type}; for a mask, use forebay.where")
+                raise InvalidArgument(f"rows are selected by integers or truth values, not {chosen._type}")
             return self._run("Gather", self, chosen, axis=0)
         part = _indexing.part(self._shape, key)
         found = self
@@ -383,6 +418,19 @@ class Tensor:
         if found._shape != part.shape:
             return found.reshape(*part.shape)
         return found.clone() if found is self else found
+
+    def _masked(self, mask: npt.NDArray[Any]) -> Tensor:
+        """Returns the elements where a mask of the first dimensions is true."""
+        if mask.ndim == 0 or mask.shape != self._shape[: mask.ndim]:
+            raise IndexError(f"a mask of shape {mask.shape} does not match a tensor of shape {self._shape}")
+        places = np.flatnonzero(mask)
+        if not places.size:
+            raise InvalidArgument("the mask selects no elements; a tensor needs at least one, and forebay.where keeps all")
+        whole = self.reshape(-1, *self._shape[mask.ndim :])
+        return whole._run("Gather", whole, places, axis=0)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise TypeError("elements cannot be assigned; make another tensor, for example with forebay.where, or overwrite all with copy_ or fill_")
 
     def reshape(self, *shape: Any) -> Tensor:
         """Returns a copy with the same elements, in the same order, and other sizes, one of which can be -1."""
@@ -415,13 +463,17 @@ class Tensor:
         """Returns the tensor, with narrower integers and booleans as int64."""
         return self if self._type in (*FLOATS, "int64", "uint64") else self.astype("int64")
 
+    def _float(self) -> Tensor:
+        """Returns the tensor, with integers and booleans as float32."""
+        return self if self._type in FLOATS else self.astype("float32")
+
     def sum(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
         """Sums over axes. Integers narrower than 64 bits and booleans are summed as int64."""
         return self._wide()._reduce("ReduceSum", axis, keepdims)
 
     def mean(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
         """Averages over axes. Means of integers are float32."""
-        return (self if self._type in FLOATS else self.astype("float32"))._reduce("ReduceMean", axis, keepdims)
+        return self._float()._reduce("ReduceMean", axis, keepdims)
 
     def max(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
         """Returns the largest elements along axes."""
@@ -446,23 +498,23 @@ class Tensor:
 
     def exp(self) -> Tensor:
         """Exponential function."""
-        return self._run("Exp", self)
+        return self._run("Exp", self._float())
 
     def log(self) -> Tensor:
         """Natural logarithm."""
-        return self._run("Log", self)
+        return self._run("Log", self._float())
 
     def sqrt(self) -> Tensor:
         """Square root."""
-        return self._run("Sqrt", self)
+        return self._run("Sqrt", self._float())
 
     def tanh(self) -> Tensor:
         """Hyperbolic tangent."""
-        return self._run("Tanh", self)
+        return self._run("Tanh", self._float())
 
     def sigmoid(self) -> Tensor:
         """1 / (1 + exp(-self))."""
-        return self._run("Sigmoid", self)
+        return self._run("Sigmoid", self._float())
 
     def abs(self) -> Tensor:
         """Absolute values."""
@@ -470,11 +522,11 @@ class Tensor:
 
     def sin(self) -> Tensor:
         """Sine."""
-        return self._run("Sin", self)
+        return self._run("Sin", self._float())
 
     def cos(self) -> Tensor:
         """Cosine."""
-        return self._run("Cos", self)
+        return self._run("Cos", self._float())
 
     def softmax(self, axis: Whole = -1) -> Tensor:
         """Exponentials along an axis, divided by their sum."""
@@ -491,6 +543,9 @@ class Tensor:
         # bfloat16 keeps its bytes, because NumPy may have no such type.
         name, shape, data = self._native.to_host(stream) if self._type == "bfloat16" else to_native(self.numpy())
         return _restored, ((name, tuple(shape), data),)
+
+    def __format__(self, specification: str) -> str:
+        return format(self.item(), specification) if specification else str(self)
 
     def __repr__(self) -> str:
         name = "bfloat16" if self._type == "bfloat16" else str(np.dtype(self._type))
@@ -566,7 +621,8 @@ def operation(
         else:
             operands.append(None if one is None else given(one, None))
     stream = context.current_stream()
-    made = _forebay.DeviceTensor.operation(stream._native, op_type, name, operands, attributes, outputs)
+    count = whole("outputs", outputs, 1)
+    made = _forebay.DeviceTensor.operation(stream._native, text("op_type", op_type), name, operands, attributes, count)
     results = [Tensor._of(context, native) for native in made]
     return results[0] if outputs == 1 else results
 

@@ -155,6 +155,9 @@ class Trainer:
         self._types = {name: dtype for name, dtype, _ in self._native.inputs()}
         self._labels = TensorInfo._of(self._native.labels())
 
+    def __repr__(self) -> str:
+        return f"<Trainer of {self._model.name} with {self._loss} and {self._optimizer}>"
+
     # Inputs.
 
     @property
@@ -339,7 +342,7 @@ class Trainer:
         """
         settings = FitSettings(
             epochs=epochs,
-            callbacks=[callbacks] if callable(callbacks) else list(callbacks),
+            callbacks=list(callbacks) if isinstance(callbacks, Iterable) and not callable(callbacks) else [callbacks],
             gradients_every=gradients_every,
             validation=validation,
             validate_every=validate_every,
@@ -464,7 +467,8 @@ class Trainer:
             The position that was saved with it.
 
         Raises:
-            forebay.Error: There is no checkpoint, or it belongs to another model or optimizer.
+            forebay.FileError: There is no checkpoint.
+            forebay.Error: It belongs to another model or optimizer.
         """
         position = json.loads(self._native.restore(os.fspath(folder)))
         return json.loads(position[_AS_TEXT]) if _is_text(position) else position

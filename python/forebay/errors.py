@@ -7,7 +7,9 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence
+import functools
+import os
+from typing import Any, List, Optional, Sequence, Type, cast
 
 __all__ = [
     "DeviceLost",
@@ -30,7 +32,47 @@ class InvalidArgument(Error, ValueError):
 
 
 class FileError(Error, OSError):
-    """A file cannot be read or written."""
+    """A file cannot be read or written. If the system says why, the error is also an instance of the built-in class for that reason, such
+    as ``FileNotFoundError``.
+
+    >>> import forebay
+    >>> try:
+    ...     forebay.Session("none.onnx")
+    ... except FileNotFoundError as error:
+    ...     print(isinstance(error, forebay.FileError), error.filename, error.strerror)
+    True none.onnx No such file or directory
+    """
+
+    #: The system's error number (:mod:`errno`); ``None`` if the system did not report the error.
+    errno: Optional[int]
+    #: The system's message for this number; without a number, the reason.
+    strerror: str
+    #: The file or folder.
+    filename: str
+
+    def __new__(cls, message: str, errno: Optional[int] = None, filename: str = "") -> FileError:
+        return super().__new__(_file_error(errno) if cls is FileError else cls, message)
+
+    def __init__(self, message: str, errno: Optional[int] = None, filename: str = "") -> None:
+        super().__init__(message)
+        self.errno, self.filename = errno, filename
+        self.strerror = message if errno is None else os.strerror(errno)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def __reduce__(self) -> Any:
+        return FileError, (str(self), self.errno, self.filename)
+
+
+@functools.lru_cache(maxsize=None)
+def _file_error(errno: Optional[int]) -> Type[FileError]:
+    """Returns the class of file errors with an error number: a subclass of the built-in one, if there is one."""
+    builtin = OSError if errno is None else type(OSError(errno, ""))
+    if builtin is OSError:
+        return FileError
+    made = type("FileError", (FileError, builtin), {"__module__": __name__, "__doc__": FileError.__doc__})
+    return cast("Type[FileError]", made)
 
 
 class OutOfBudget(Error, MemoryError):

@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from . import _forebay, _indexing
 from ._arrays import from_native
+from ._checks import integer
 from ._dtypes import DTypeLike, item_bytes, type_name
 from ._options import PathLike, Size, path_text
 from ._streams import Context, current_context, size_bytes
@@ -302,6 +303,7 @@ class ManagedTensor(Tensor):
             if step != 1:
                 raise InvalidArgument("a range must be a slice with step 1")
             return start * self._row_bytes(), max(start, stop) * self._row_bytes()
+        rows = integer("rows", rows)
         if not -len(self) <= rows < len(self):
             raise IndexError(f"row {rows} is out of range for {len(self)} rows")
         row = range(len(self))[rows]

@@ -55,7 +55,7 @@ if not (processes and by != "communicator" and processes.rank):
 """
 
 
-#: One of the processes leaves while the other waits for it; earlier, both go on after such an attempt.
+#: One of the processes leaves, in a way that it is told, while the other waits for it; earlier, both go on after such an attempt.
 LEAVING = """
 import sys, threading, forebay
 
@@ -64,9 +64,9 @@ try:
     sys.exit(2)
 except SystemExit:
     processes.barrier()
-if processes.rank == 1:
+if processes.rank == 1 and len(sys.argv) > 1:
     print("it was asked to leave")
-    sys.exit("a bad argument" if len(sys.argv) > 1 else 0)
+    exec(sys.argv[1])
 if len(sys.argv) > 1:
     processes.barrier()
 # This ends only the thread.
@@ -134,12 +134,19 @@ def test_a_process_that_fails_ends_all(tmp_path: Path, digits: str, alone: Dict[
 
 
 @pytest.mark.skipif(shutil.which(LAUNCHER[0]) is None, reason="there is no Open MPI: openmpi-bin")
-def test_a_process_that_leaves_with_an_error_ends_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize("leave", ["sys.exit('a bad argument')", "exit()", "quit(0)", "raise SystemExit"])
+def test_a_process_that_leaves_ends_those_that_wait_for_it(tmp_path: Path, leave: str) -> None:
     begin = time.monotonic()
-    result = launch(tmp_path / "error", LEAVING, ["leave"])
+    result = launch(tmp_path / "left", LEAVING, [leave])
     assert result.returncode != 0
-    assert "a bad argument" in result.stderr and "it was asked to leave" in result.stdout
-    assert time.monotonic() - begin < 90, "the other process waited for it"
+    assert "process 1 has ended, but this process still waits for message" in result.stderr
+    assert "it was asked to leave" in result.stdout
+    assert ("a bad argument" in result.stderr) == ("bad" in leave)
+    assert time.monotonic() - begin < 60, "the other process waited for it"
+
+
+@pytest.mark.skipif(shutil.which(LAUNCHER[0]) is None, reason="there is no Open MPI: openmpi-bin")
+def test_processes_that_leave_together_end_well(tmp_path: Path) -> None:
     result = launch(tmp_path / "none", LEAVING, [])
     assert result.returncode == 0, result.stderr
 

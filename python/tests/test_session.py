@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import array
+import copy
+import errno
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -153,6 +156,11 @@ def test_wrong_inputs_are_named(digits: str, batch: Any) -> None:
     ]:
         with pytest.raises(forebay.InvalidArgument, match=words):
             session.run(inputs)
+    with pytest.raises(TypeError, match="the name of an input must be a string, but is 1"):
+        session.run({1: x})
+    assert repr(session) == "<Session of model.onnx with inputs ['x'] and outputs ['logits']>"
+    with pytest.raises(forebay.InvalidArgument, match="batch_size must be at least 1, but is -1"):
+        forebay.Session(digits, batch_size=-1)
     with pytest.raises(TypeError, match="thread_count"):
         forebay.Session(digits, thread_count=3)  # type: ignore[call-arg]
 
@@ -160,7 +168,17 @@ def test_wrong_inputs_are_named(digits: str, batch: Any) -> None:
 def test_errors_have_kinds(digits: str) -> None:
     with pytest.raises(forebay.FileError) as missing:
         forebay.Session("there-is-none.onnx")
-    assert isinstance(missing.value, OSError) and isinstance(missing.value, forebay.Error)
+    error: Any = missing.value
+    assert isinstance(error, FileNotFoundError) and isinstance(error, forebay.Error) and type(error).__name__ == "FileError"
+    assert (error.errno, error.strerror, error.filename) == (errno.ENOENT, os.strerror(errno.ENOENT), "there-is-none.onnx")
+    for same in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(same) is type(error) and (str(same), same.errno, same.filename) == (str(error), error.errno, error.filename)
+    with pytest.raises(IsADirectoryError):
+        forebay.Session(os.path.dirname(digits))
+    with pytest.raises(FileNotFoundError):
+        forebay.Session(digits, costs="there-are-none.json")
+    unknown = forebay.FileError("it is locked", filename="run")
+    assert (unknown.errno, unknown.strerror, unknown.filename, str(unknown)) == (None, "it is locked", "run", "it is locked")
     with pytest.raises(forebay.Error):
         forebay.Model(b"no model")
     with pytest.raises(forebay.OutOfBudget) as small:

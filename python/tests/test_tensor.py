@@ -36,6 +36,18 @@ def test_arithmetic(op: Callable[[Any, Any], Any]) -> None:
     same(op(2.5, y), op(np.float32(2.5), Y))
 
 
+@pytest.mark.parametrize("op", [operator.mod, operator.floordiv])
+def test_remainders_and_quotients_are_those_of_python(op: Callable[[Any, Any], Any]) -> None:
+    i, x = np.array([-7, -1, 0, 5, 7]), np.array([-7.5, -0.25, 0.0, 5.0, 6.3], np.float32)
+    for divisor in (3, -3):
+        same(op(forebay.Tensor(i), divisor), op(i, divisor))
+        same(op(forebay.Tensor(x), divisor), op(x, np.float32(divisor)), exact=False)
+        same(op(divisor, forebay.Tensor(x[:2])), op(np.float32(divisor), x[:2]), exact=False)
+    same(op(forebay.Tensor(i), [2.5] * 5), op(i.astype(np.float32), np.float32(2.5)), exact=False)
+    with pytest.raises(TypeError):
+        op(forebay.Tensor(i), "x")
+
+
 @pytest.mark.parametrize("op", [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne])
 def test_comparisons(op: Callable[[Any, Any], Any]) -> None:
     a, b = np.array([1, 2, 3], np.int32), np.array([3, 2, 1], np.int32)
@@ -64,6 +76,8 @@ def test_types_meet_as_in_pytorch() -> None:
         i & i
     with pytest.raises(forebay.InvalidArgument, match="complex64"):
         forebay.Tensor(np.zeros(2, np.complex64))
+    with pytest.raises(forebay.InvalidArgument, match="^None, of type object as an array, is not supported"):
+        forebay.Tensor(None)
 
 
 def test_tensors_without_dimensions_keep_the_type_of_others_as_in_pytorch() -> None:
@@ -175,8 +189,18 @@ def test_rows_and_what_is_not_there() -> None:
     for key, error in [(3, IndexError), ((0, 0, 0, 0), IndexError), (slice(2, 2), invalid), ("a", invalid), (True, invalid), ((0, False), invalid)]:
         with pytest.raises(error):
             x[key]
-    with pytest.raises(forebay.InvalidArgument, match="where"):
-        x[x > 0]
+    same(x[x > 0], X[X > 0])
+    same(x[X[:, 0, 0] > -1e9], X)
+    same(x[[False, True, True]], X[[False, True, True]])
+    same(x[X[:, :, 0] > 0], X[X[:, :, 0] > 0])
+    with pytest.raises(IndexError, match=r"shape \(2,\) does not match a tensor of shape \(3, 4, 5\)"):
+        x[[True, False]]
+    with pytest.raises(forebay.InvalidArgument, match="selects no elements"):
+        x[x > 1e9]
+    with pytest.raises(forebay.InvalidArgument, match="integers or truth values, not float32"):
+        x[[1.5]]
+    with pytest.raises(TypeError, match="fill_"):
+        x[0] = 1.0
 
 
 def test_shapes() -> None:
@@ -226,6 +250,8 @@ def test_functions() -> None:
     same(forebay.Tensor(positive).sqrt(), np.sqrt(positive), exact=False)
     same(x.sigmoid(), 1 / (1 + np.exp(-X)), exact=False)
     same(x.softmax(1).sum(1), np.ones((3, 5), np.float32), exact=False)
+    for name in ("exp", "sqrt", "tanh", "sin", "cos"):
+        same(getattr(forebay.Tensor([1, 2]), name)(), getattr(np, name)(np.array([1, 2], np.float32)), exact=False)
     same(forebay.where(x > 0, x, 0.0), np.where(X > 0, X, np.float32(0)))
     same(forebay.maximum(x, 0.5), np.maximum(X, np.float32(0.5)))
     same(forebay.minimum(x, forebay.Tensor(Y)), np.minimum(X, Y))
@@ -243,9 +269,27 @@ def test_a_refused_type_leaves_the_context_usable() -> None:
         i = forebay.Tensor([1, 2])
         for name in ("Softmax", "Celu", "Mish", "RMSNormalization"):
             with pytest.raises(forebay.InvalidArgument, match="int64"):
-                forebay.operation(name, i, i)
+                forebay.operation(name, *[i, i][: 2 if name == "RMSNormalization" else 1])
         forebay.synchronize()
         assert (i + 1).tolist() == [2, 3]
+
+
+def test_attributes_that_an_operator_does_not_have_are_refused() -> None:
+    x = forebay.Tensor(X)
+    same(forebay.operation("ReduceSum", x, [1], keepdims=0), X.sum(1), exact=False)
+    with pytest.raises(forebay.InvalidArgument, match="ReduceSum.*no attribute 'axes'.*it has keepdims, noop_with_empty_axes"):
+        forebay.operation("ReduceSum", x, axes=[1])
+    with pytest.raises(forebay.InvalidArgument, match="Relu.*no attribute 'nam'.*it has none"):
+        forebay.operation("Relu", x, nam="my relu")
+    with pytest.raises(forebay.UnsupportedOperator):
+        forebay.operation("Frobnicate", x, speed=2)
+    with pytest.raises(forebay.InvalidArgument, match="Softmax.*2 inputs are given, but it takes at most 1"):
+        forebay.operation("Softmax", x, 1)
+    with pytest.raises(TypeError, match="attribute axis of Softmax must be a number.*but is None"):
+        forebay.operation("Softmax", x, axis=None)
+    with pytest.raises(forebay.InvalidArgument, match="outputs must be at least 1"):
+        forebay.operation("Relu", x, outputs=-1)
+    same(forebay.operation("LeakyRelu", x, alpha=1), X)
 
 
 def test_operators_are_named_in_races() -> None:
@@ -278,8 +322,10 @@ def test_to_python() -> None:
     assert np.asarray(a).tolist() == [[1.0, 2.0]] and np.array(a, np.float64).dtype == np.float64
     assert repr(a) == "Tensor([[1., 2.]], dtype=float32, device='host')"
     assert repr(forebay.zeros((100, 100))) == "Tensor(shape=(100, 100), dtype=float32, device='host')"
-    with pytest.raises(ValueError):
-        bool(a)
+    assert f"{a[0, 1]:.1f} {a}" == f"2.0 {a!r}"
+    for number in (bool, float, int, operator.index, forebay.Tensor.item, lambda a: f"{a:.1f}"):
+        with pytest.raises(ValueError, match=r"shape \(1, 2\) is not one number"):
+            number(a)
 
 
 def test_dlpack_both_ways() -> None:

@@ -482,12 +482,28 @@ def test_folders_that_were_removed_or_are_too_many_are_free(digits: str, tmp_pat
         ({"device": None}, TypeError, "device must be a string"),
         ({"sizes": {"N": "3"}}, TypeError, "the size 'N' must be a whole number"),
         ({"shard": "state"}, ValueError, "shard applies to several processes"),
+        ({"eviction": "driver"}, ValueError, 'only applies with memory_mode="automatic"'),
+        ({"float32": "conv*"}, ValueError, 'pass precision="bf16" as well, or leave out float32'),
     ],
     ids=str,
 )
 def test_options_that_are_not_valid(digits: str, options: Any, error: Any, words: str) -> None:
     with pytest.raises(error, match=words):
         trainer(digits, **options)
+
+
+def test_callbacks_are_checked_before_the_first_step(digits: str, batch: Any) -> None:
+    run = trainer(digits)
+    for callbacks in (None, 3, [3], "print"):
+        with pytest.raises(TypeError, match="a callback must be a function of the trainer and the step's report"):
+            run.fit([batch], callbacks=callbacks, progress=False)  # type: ignore[arg-type]
+    assert run.step_count == 0 and repr(run).startswith("<Trainer of model.onnx with SoftmaxCrossEntropy(")
+
+
+def test_a_checkpoint_that_is_not_there_is_a_file_that_is_not_there(digits: str, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as missing:
+        trainer(digits).restore(tmp_path)
+    assert isinstance(missing.value, forebay.FileError) and missing.value.filename == str(tmp_path / "checkpoint.json")
 
 
 def test_types_can_be_asked_for() -> None:

@@ -13,6 +13,9 @@ pub const CONTROL_TAG: u32 = EXCHANGES_MAX;
 /// The tag of [`gather_within`] for failures that end a run.
 pub const FAILURE_TAG: u32 = CONTROL_TAG + 1;
 
+/// The tag of the last message between two processes, which a communicator itself sends when its process ends the connection.
+pub const END_TAG: u32 = CONTROL_TAG + 2;
+
 /// The bytes in memory from which a message is sent or into which it is received.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageBytes {
@@ -57,7 +60,8 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// still arrive. Until `done` reports success, nothing else may write the bytes sent or touch the bytes received.
     unsafe fn start(&self, messages: Messages, done: Done);
 
-    /// Ends the connection and waits for the other processes to do the same. Exchanges that are started afterwards fail.
+    /// Ends the connection and waits for the other processes to do the same. Exchanges that are started afterwards fail, and soon also those
+    /// in which another process still waits for this one.
     fn finish(&self);
 
     /// Ends all processes of the run because this one cannot continue. A communicator between threads of one process does nothing.

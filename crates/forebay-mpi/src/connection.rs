@@ -12,6 +12,7 @@ use forebay_queue::shim::{self, lock, receive_within};
 
 use crate::MpiError;
 use crate::calls::Calls;
+use crate::endings::Endings;
 use crate::environment::started_by;
 use crate::exchanges::Exchange;
 use crate::library::Mpi;
@@ -65,8 +66,14 @@ fn connect_by(options: Options, handle: Option<usize>) -> Result<Arc<dyn Communi
     Ok(Arc::new(MpiCommunicator::new(begin, patience)?))
 }
 
-/// Makes all MPI calls, until the communicator is gone and all exchanges are over.
-fn serve<Mpi: Calls>(mpi: &Mpi, incoming: &Receiver<Request>, patience: Option<Duration>) {
+/// Makes all MPI calls, until the communicator is gone, all exchanges are over, and the other processes end as well.
+fn serve<Mpi: Calls>(
+    mpi: &Mpi,
+    (rank, size): (usize, usize),
+    incoming: &Receiver<Request>,
+    patience: Option<Duration>,
+) {
+    let mut endings = Endings::begin(mpi, rank, size);
     let mut exchanges: Vec<Exchange<Mpi::Request>> = Vec::new();
     let (mut pause, mut is_asked, mut has_failed) = (PAUSES[0], true, false);
     while is_asked || !exchanges.is_empty() {
@@ -91,17 +98,21 @@ fn serve<Mpi: Calls>(mpi: &Mpi, incoming: &Receiver<Request>, patience: Option<D
             Err(RecvTimeoutError::Timeout) => pause = (pause * 2).min(PAUSES[1]),
             Err(RecvTimeoutError::Disconnected) => {
                 is_asked = false;
+                pause = PAUSES[1];
                 if !exchanges.is_empty() {
                     shim::pause(PAUSES[0]);
                 }
             }
         }
+        // Only an exchange that takes long can wait for a process that has ended.
+        let ended = if exchanges.is_empty() || pause < PAUSES[1] { &[][..] } else { endings.check(mpi) };
         exchanges.retain_mut(|exchange| {
-            let is_over = exchange.go_on(mpi, patience);
+            let is_over = exchange.go_on(mpi, patience, ended);
             has_failed |= exchange.has_failed();
             !is_over
         });
     }
+    endings.finish(mpi, rank, || shim::pause(PAUSES[1]));
 }
 
 impl MpiCommunicator {
@@ -120,7 +131,7 @@ impl MpiCommunicator {
             match found {
                 Ok((rank, size, mut mpi)) => {
                     let _ = tell.send(Ok((rank, size)));
-                    serve(&mpi, &incoming, patience);
+                    serve(&mpi, (rank, size), &incoming, patience);
                     mpi.end();
                 }
                 Err(error) => drop(tell.send(Err(error))),

@@ -10,6 +10,9 @@ use crate::calls::Calls;
 /// MPI counts the bytes of a message in 32 bits.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
+/// How long messages of a process that has ended its connection can still be under way.
+const LATE_MAX: Duration = Duration::from_secs(5);
+
 /// An exchange in progress.
 pub(crate) struct Exchange<Request> {
     /// Requests that are not done, each with the other process.
@@ -54,8 +57,15 @@ impl<Request> Exchange<Request> {
         exchange
     }
 
-    /// Checks which messages have been received and sent, and returns whether the exchange is over. If it takes too long, it is given up.
-    pub fn go_on(&mut self, mpi: &impl Calls<Request = Request>, patience: Option<Duration>) -> bool {
+    /// Checks which messages have been received and sent, and returns whether the exchange is over. If it takes too long, or waits for a
+    /// process that has ended its connection, it is given up. `ended` holds when each process did so,
+    /// if that is known.
+    pub fn go_on(
+        &mut self,
+        mpi: &impl Calls<Request = Request>,
+        patience: Option<Duration>,
+        ended: &[Option<Instant>],
+    ) -> bool {
         let mut failed = None;
         self.open.retain_mut(|(_, request)| match mpi.is_done(request) {
             Ok(is_done) => !is_done,
@@ -64,11 +74,17 @@ impl<Request> Exchange<Request> {
                 true
             }
         });
-        let outcome = match failed {
-            Some(error) => Err(error.to_string()),
-            None if self.open.is_empty() => Ok(()),
-            None if patience.is_some_and(|patience| self.since.elapsed() > patience) => Err(self.complaint()),
-            None => return self.done.is_none(),
+        let is_late = || patience.is_some_and(|patience| self.since.elapsed() > patience);
+        let outcome = match (failed, self.ended_peer(ended)) {
+            (Some(error), _) => Err(error.to_string()),
+            (None, _) if self.open.is_empty() => Ok(()),
+            (None, Some(peer)) => Err(format!(
+                "process {peer} has ended, but this process still waits for message {} to or from it; all processes must make the \
+                 same calls until they end",
+                self.tag
+            )),
+            (None, None) if is_late() => Err(self.complaint()),
+            (None, None) => return self.done.is_none(),
         };
         self.has_failed |= outcome.is_err();
         if let Some(done) = self.done.take() {
@@ -80,6 +96,13 @@ impl<Request> Exchange<Request> {
     /// Returns whether the exchange has failed. Other processes may still send messages of it.
     pub fn has_failed(&self) -> bool {
         self.has_failed
+    }
+
+    /// Returns a process that this exchange waits for although it ended long ago.
+    fn ended_peer(&self, ended: &[Option<Instant>]) -> Option<usize> {
+        let is_late =
+            |peer: usize| ended.get(peer).copied().flatten().is_some_and(|at| at.max(self.since).elapsed() > LATE_MAX);
+        self.open.iter().map(|(peer, _)| *peer).find(|&peer| is_late(peer))
     }
 
     /// Returns a message that says which processes are missing.

@@ -10,12 +10,14 @@
 //! | `options` | how to connect |
 //! | `library` | the functions and handles of MPI, as each implementation has them |
 //! | `exchanges` | messages in progress |
+//! | `endings` | the messages that end connections |
 //! | `connection` | the MPI thread, and the communicator in front of it |
 
 pub mod environment;
 
 mod calls;
 mod connection;
+mod endings;
 mod exchanges;
 mod library;
 #[cfg(all(test, feature = "shuttle"))]

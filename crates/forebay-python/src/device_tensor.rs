@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forebay::{Attribute, Error};
 use numpy::PyArray1;
 use numpy::ndarray::ArrayView1;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::arrays::{Given, Taken, array, data_type, tensor};
@@ -193,7 +193,7 @@ impl DeviceTensor {
         op_type: &str,
         name: Option<String>,
         inputs: Vec<Option<Operand<'_>>>,
-        attributes: BTreeMap<String, AttributeGiven>,
+        attributes: BTreeMap<String, Bound<'_, PyAny>>,
         output_count: usize,
     ) -> PyResult<Vec<DeviceTensor>> {
         let held = |operand: Option<Operand<'_>>| match operand {
@@ -202,6 +202,15 @@ impl DeviceTensor {
             Some(Operand::Host(given)) => Ok::<Held, PyErr>(Held::Host(tensor(given)?)),
         };
         let inputs = inputs.into_iter().map(held).collect::<PyResult<Vec<Held>>>()?;
+        let value = |(name, value): (String, Bound<'_, PyAny>)| match value.extract::<AttributeGiven>() {
+            Ok(found) => Ok((name, found)),
+            Err(_) => {
+                let value = value.repr()?;
+                let expected = "a number, a string, or a sequence of either";
+                Err(PyTypeError::new_err(format!("attribute {name} of {op_type} must be {expected}, but is {value}")))
+            }
+        };
+        let attributes = attributes.into_iter().map(value).collect::<PyResult<Vec<_>>>()?;
         on_stream(py, stream, |context| {
             let mut operation = context.operation(op_type);
             if let Some(name) = name {

@@ -6,7 +6,7 @@ use forebay::{ContextOptions, DeviceOptions, Error};
 use pyo3::prelude::*;
 
 use crate::errors::exception;
-use crate::long_work::obeying_signals;
+use crate::long_work::{Maker, obeying_signals};
 
 /// The options of a device and its memory. Sizes are in bytes.
 #[derive(FromPyObject)]
@@ -26,7 +26,7 @@ pub struct ContextGiven {
 
 /// A device with its streams and memory.
 #[pyclass(module = "forebay._forebay", frozen)]
-pub struct Context(pub forebay::Context);
+pub struct Context(pub forebay::Context, Maker);
 
 #[pymethods]
 impl Context {
@@ -40,7 +40,12 @@ impl Context {
         options = options.extend_lifetimes(given.extend_lifetimes).growth(given.growth).tiled(given.tiled);
         options.device_memory_bytes = given.device_memory;
         let made = move || Ok(forebay::Context::new(forebay::open_device(&device)?, &options)?);
-        obeying_signals(py, f64::INFINITY, made).map(Context)
+        obeying_signals(py, f64::INFINITY, made).map(|made| Context(made, Maker::this()))
+    }
+
+    /// Fails in a fork of the process that made the context.
+    fn check_process(&self, py: Python<'_>) -> PyResult<()> {
+        self.1.check(py, "context", "contexts, streams and tensors")
     }
 
     fn default_stream(&self) -> Stream {

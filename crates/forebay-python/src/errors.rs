@@ -13,6 +13,8 @@ enum Kind {
     OutOfBudget(&'static str, Option<u64>),
     /// The operators.
     UnsupportedOperator(Vec<String>),
+    /// The system's error number, and the path.
+    File(Option<i32>, String),
 }
 
 /// Returns the exception for an error.
@@ -23,6 +25,7 @@ pub fn exception(py: Python<'_>, error: &Error) -> PyErr {
             Kind::Plain(class) => errors.getattr(class)?.call1((text,)),
             Kind::OutOfBudget(budget, least) => errors.getattr("OutOfBudget")?.call1((text, budget, least)),
             Kind::UnsupportedOperator(operators) => errors.getattr("UnsupportedOperator")?.call1((text, operators)),
+            Kind::File(number, path) => errors.getattr("FileError")?.call1((text, number, path)),
         }
     });
     match made {
@@ -132,9 +135,17 @@ fn kind(error: &Error) -> Kind {
         | Error::Label { .. }
         | Error::Document { .. } => Kind::Plain("InvalidArgument"),
         Error::NanLoss { .. } | Error::NanGradients { .. } | Error::NothingCounts { .. } => Kind::Plain("NotFinite"),
-        Error::File { .. } => Kind::Plain("FileError"),
+        Error::File { path, reason, .. } => Kind::File(error_number(reason), path.to_string_lossy().into_owned()),
+        Error::Checkpoint { path, reason } if error_number(reason).is_some() => {
+            Kind::File(error_number(reason), path.to_string_lossy().into_owned())
+        }
         _ => Kind::Plain("Error"),
     }
+}
+
+/// Returns the system's number for an error: the standard library ends every message of the system with it.
+fn error_number(reason: &str) -> Option<i32> {
+    reason.rsplit_once("(os error ")?.1.split_once(')')?.0.parse().ok()
 }
 
 fn of_plan(error: &PlanError) -> Kind {
@@ -161,7 +172,7 @@ fn of_model(error: &ModelError) -> Kind {
     let operators = unsupported(error);
     match error {
         _ if !operators.is_empty() => Kind::UnsupportedOperator(operators),
-        ModelError::File { .. } => Kind::Plain("FileError"),
+        ModelError::File { path, reason } => Kind::File(error_number(reason), path.clone()),
         ModelError::Request { .. } => Kind::Plain("InvalidArgument"),
         _ => Kind::Plain("Error"),
     }

@@ -56,18 +56,46 @@ pub fn obeying_signals<T: Send + 'static>(
     }
 }
 
-/// Data that several calls share, such as a session, and that only the process that made it can use: a fork copies its memory, but not the
-/// threads that do its work, so that work would never end.
+/// The process that made something, and that alone can use it: a fork copies its memory, but not the threads that do its work, so that work
+/// would never end.
+pub struct Maker {
+    process: u32,
+}
+
+impl Maker {
+    /// This process.
+    pub fn this() -> Maker {
+        Maker { process: std::process::id() }
+    }
+
+    /// Checks that this process made something that messages call `what`; a fork is told to create `others` instead.
+    ///
+    /// # Errors
+    /// Fails in a process that was forked from the maker.
+    pub fn check(&self, py: Python<'_>, what: &str, others: &str) -> PyResult<()> {
+        let (made_by, here) = (self.process, std::process::id());
+        if made_by == here {
+            return Ok(());
+        }
+        let reason = format!(
+            "the {what} belongs to process {made_by}, and its threads do not exist in this fork, process {here}; create {others} \
+             in each process, or start processes with multiprocessing's method 'spawn'"
+        );
+        Err(exception(py, &Error::Option { reason }))
+    }
+}
+
+/// Data that several calls share, such as a session, and that only the process that made it can use.
 pub struct Shared<S> {
     data: Arc<Mutex<S>>,
     what: &'static str,
-    process: u32,
+    maker: Maker,
 }
 
 impl<S> Shared<S> {
     /// Shares data, which messages call `what`.
     pub fn new(data: S, what: &'static str) -> Shared<S> {
-        Shared { data: Arc::new(Mutex::new(data)), what, process: std::process::id() }
+        Shared { data: Arc::new(Mutex::new(data)), what, maker: Maker::this() }
     }
 
     /// Returns the data.
@@ -75,15 +103,8 @@ impl<S> Shared<S> {
     /// # Errors
     /// Fails in a process that was forked after the data was made.
     pub fn data(&self, py: Python<'_>) -> PyResult<&Arc<Mutex<S>>> {
-        let (what, made_by, here) = (self.what, self.process, std::process::id());
-        if made_by == here {
-            return Ok(&self.data);
-        }
-        let reason = format!(
-            "the {what} belongs to process {made_by}, and its threads do not exist in this fork, process {here}; create a {what} \
-             in each process, or start processes with multiprocessing's method 'spawn'"
-        );
-        Err(exception(py, &Error::Option { reason }))
+        self.maker.check(py, self.what, "one")?;
+        Ok(&self.data)
     }
 }
 

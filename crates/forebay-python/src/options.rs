@@ -15,33 +15,55 @@ use crate::losses::{LossGiven, TermGiven, loss};
 use crate::processes::Processes;
 use crate::recipe::Recipe;
 
-/// Device, budgets and planning: see [`forebay::EngineOptions`]. Sizes are strings.
+/// Device, budgets and planning: see [`forebay::EngineOptions`]. Sizes are strings. Python leaves out options that were not given.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Engine {
     device: String,
-    machine: Option<String>,
-    threads: Option<usize>,
-    memory_limit: Option<String>,
     device_memory: Option<String>,
+    #[pyo3(default)]
+    machine: Option<String>,
+    #[pyo3(default)]
+    threads: Option<usize>,
+    #[pyo3(default)]
+    memory_limit: Option<String>,
+    #[pyo3(default)]
     simulate_device: Option<String>,
+    #[pyo3(default)]
     host_memory: Option<String>,
+    #[pyo3(default)]
     spill_dir: Option<PathBuf>,
-    memory_mode: String,
+    #[pyo3(default)]
+    memory_mode: Option<String>,
+    #[pyo3(default)]
     eviction: Option<String>,
-    growth: bool,
+    #[pyo3(default)]
+    growth: Option<bool>,
+    #[pyo3(default)]
     costs: Option<PathBuf>,
-    fuse: bool,
-    order: String,
-    updates: String,
-    host_operators: String,
-    check: bool,
-    trace: bool,
+    #[pyo3(default)]
+    fuse: Option<bool>,
+    #[pyo3(default)]
+    order: Option<String>,
+    #[pyo3(default)]
+    updates: Option<String>,
+    #[pyo3(default)]
+    host_operators: Option<String>,
+    #[pyo3(default)]
+    check: Option<bool>,
+    #[pyo3(default)]
+    trace: Option<bool>,
+    #[pyo3(default)]
     heap_size: Option<u64>,
+    #[pyo3(default)]
     tile_size: Option<u64>,
-    tiled: bool,
+    #[pyo3(default)]
+    tiled: Option<bool>,
+    #[pyo3(default)]
     link_bytes_per_second: Option<u64>,
+    #[pyo3(default)]
     processes: Option<Py<Processes>>,
+    #[pyo3(default)]
     shard: Option<String>,
 }
 
@@ -115,7 +137,7 @@ fn engine_options(py: Python<'_>, given: Engine) -> PyResult<forebay::EngineOpti
     device.threads = given.threads;
     device.heap_size = given.heap_size;
     device.tile_size = given.tile_size;
-    device.tiled = given.tiled;
+    device.tiled = given.tiled.unwrap_or(device.tiled);
     device.link_bytes_per_second = given.link_bytes_per_second;
     let has_processes = given.processes.is_some();
     let group = given.processes.map(|processes| processes.get().0.clone());
@@ -139,22 +161,27 @@ fn engine_options(py: Python<'_>, given: Engine) -> PyResult<forebay::EngineOpti
         ("cooperative", MemoryMode::Cooperative),
         ("automatic", MemoryMode::Automatic),
     ];
-    memory.mode = choice(py, "memory mode", &given.memory_mode, &modes)?;
+    let mode = |text: &str| choice(py, "memory mode", text, &modes);
+    memory.mode = given.memory_mode.as_deref().map_or(Ok(memory.mode), mode)?;
     let policies = [("driver", Policy::Driver), ("touch", Policy::Touch), ("planned", Policy::Planned)];
     let policy = |text: &str| choice(py, "eviction order", text, &policies);
     memory.eviction = given.eviction.as_deref().map(policy).transpose()?;
-    memory.growth = given.growth;
+    memory.growth = given.growth.unwrap_or(memory.growth);
     options.planning.costs =
         given.costs.as_deref().map(documents::read_costs).transpose().map_err(|error| wrong(&error))?;
-    options.planning.fuse = given.fuse;
-    options.planning.order =
-        choice(py, "launch order", &given.order, &[("file", LaunchOrder::File), ("barriers", LaunchOrder::Barriers)])?;
+    let planning = &mut options.planning;
+    planning.fuse = given.fuse.unwrap_or(planning.fuse);
+    let orders = [("file", LaunchOrder::File), ("barriers", LaunchOrder::Barriers)];
+    let order = |text: &str| choice(py, "launch order", text, &orders);
+    planning.order = given.order.as_deref().map_or(Ok(planning.order), order)?;
     let places = Updates::ALL.map(|updates| (updates.name(), updates));
-    options.planning.updates = choice(py, "place for updates", &given.updates, &places)?;
+    let place = |text: &str| choice(py, "place for updates", text, &places);
+    planning.updates = given.updates.as_deref().map_or(Ok(planning.updates), place)?;
     let answers = HostOperators::ALL.map(|answer| (answer.name(), answer));
-    options.planning.host_operators = choice(py, "value of host_operators", &given.host_operators, &answers)?;
-    options.planning.check = given.check;
-    options.measuring.trace = given.trace;
+    let answer = |text: &str| choice(py, "value of host_operators", text, &answers);
+    planning.host_operators = given.host_operators.as_deref().map_or(Ok(planning.host_operators), answer)?;
+    planning.check = given.check.unwrap_or(planning.check);
+    options.measuring.trace = given.trace.unwrap_or(options.measuring.trace);
     Ok(options)
 }
 
@@ -189,6 +216,11 @@ pub fn trainer_options(
     training.decay = given.decay.as_deref().map(rule).transpose()?;
     let kinds = [("bf16", 0), ("f16", 1)];
     let kind = given.precision.as_deref().map(|text| choice(py, "precision", text, &kinds)).transpose()?;
+    if kind.is_none() && !given.float32.is_empty() {
+        let reason =
+            "float32 names what stays float32 in 16 bits; pass precision=\"bf16\" as well, or leave out float32";
+        return Err(exception(py, &Error::Option { reason: reason.to_owned() }));
+    }
     training.precision = kind.map(|kind| {
         let mut precision = if kind == 0 { Precision::bfloat16() } else { Precision::float16() };
         precision.float32 = given.float32;

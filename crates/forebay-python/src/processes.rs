@@ -54,9 +54,14 @@ impl Processes {
         })
     }
 
-    /// Ends the connection once all processes do.
-    fn finish(&self, py: Python<'_>) {
-        py.detach(|| self.0.communicator().finish());
+    /// Ends connections once all processes do. All at once, because another process can wait for the end of any of them.
+    #[staticmethod]
+    fn finish(py: Python<'_>, all: Vec<Py<Processes>>) {
+        py.detach(|| {
+            std::thread::scope(|scope| {
+                all.iter().for_each(|one| drop(scope.spawn(|| one.get().0.communicator().finish())));
+            });
+        });
     }
 
     /// Ends all processes.

@@ -120,6 +120,9 @@ fn what_cannot_be_is_refused_in_words() {
     assert!(text(a.reshape(&[3]).unwrap_err()).contains("Reshape"));
     assert!(text(a.copy_from(&ones(&one, 3)).unwrap_err()).contains("cannot be copied"));
     assert!(text(one.operation("Frobnicate").run_single().unwrap_err()).contains("Frobnicate"));
+    let scaled = one.operation("Relu").input(&a).attribute("alpha", Attribute::Float(2.0));
+    assert!(text(scaled.run_single().unwrap_err()).contains("no attribute 'alpha'"));
+    assert!(text(one.operation("Relu").input(&a).input(&a).run_single().unwrap_err()).contains("takes at most 1"));
     assert!(matches!(DeviceTensor::zeros(&one, a.data_type(), &[0]), Err(RuntimeError::Tensor { .. })));
     assert_eq!(values(&a), [1.0; 4], "refusals leave everything usable");
 }

@@ -54,8 +54,10 @@ impl LimitedDevice {
     /// Wraps the caller's device, on which nothing runs yet.
     ///
     /// # Errors
-    /// Fails if the spill folder cannot be used.
+    /// Fails if the spill folder cannot be used, or if options contradict each other.
     pub(crate) fn with_device(options: &EngineOptions, device: Arc<dyn Device>) -> Result<LimitedDevice, Error> {
+        // Not every plan asks for the strategy.
+        options.memory.strategy()?;
         if let Some(folder) = &options.memory.spill_dir {
             // A throwaway file shows at once whether files can be created, and allocates what the device needs for them.
             let refused = |error| Error::Device { action: "while trying to spill".to_string(), error };

@@ -578,7 +578,25 @@ impl Trainer {
         self.main().compiled.plan(self.engine.machine())
     }
 
-    /// Returns statistics about the plan of a training step.
+    /// Returns [`Trainer::plan`] without the smallest budget, unless that is known: 0 in its statistics means unknown. Looking for it can
+    /// take as long as planning.
+    ///
+    /// ```
+    /// use forebay::{Model, Trainer};
+    ///
+    /// # fn main() -> Result<(), forebay::Error> {
+    /// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+    /// let trainer = Trainer::builder(&model).build()?;
+    /// assert_eq!(trainer.plan_as_made().statistics.minimum_budget_bytes, 0);
+    /// assert!(trainer.plan().statistics.minimum_budget_bytes > 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn plan_as_made(&self) -> &Plan {
+        self.main().compiled.plan_as_made()
+    }
+
+    /// Returns statistics about the plan of a training step, with the smallest budget.
     pub fn statistics(&self) -> &Statistics {
         self.main().compiled.statistics(self.engine.machine())
     }

@@ -185,7 +185,7 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// Returns a float attribute or its default.
+    /// Returns a float attribute, for which an integer also stands, or its default.
     ///
     /// # Errors
     /// Fails if it has another type.
@@ -193,7 +193,8 @@ impl<'a> NodeView<'a> {
         match self.attribute(name) {
             None => Ok(default),
             Some(Attribute::Float(value)) => Ok(*value),
-            Some(_) => Err(self.error(format!("attribute {name} must be a float"))),
+            Some(Attribute::Int(value)) => Ok(*value as f32),
+            Some(_) => Err(self.error(format!("attribute {name} must be a number"))),
         }
     }
 

@@ -35,6 +35,7 @@ mod norm_pooling;
 mod normalization;
 mod ordering;
 mod padding;
+mod pooling;
 mod products;
 mod quantized;
 pub(crate) mod random;
@@ -49,6 +50,7 @@ mod scattering;
 mod selection;
 mod shape;
 mod shapes;
+pub mod signatures;
 mod spectral;
 mod steps;
 mod suppression;
@@ -98,6 +100,7 @@ pub const FAMILIES: &[&[Operator]] = &[
     grid::ROWS,
     norm_pooling::ROWS,
     padding::ROWS,
+    pooling::ROWS,
     random::ROWS,
     reduction::ROWS,
     region_maxima::ROWS,

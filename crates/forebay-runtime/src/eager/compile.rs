@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_model::graph::Dimension;
+use forebay_model::operator::NodeView;
+use forebay_model::operators::signatures;
 use forebay_model::program::{BufferId, Program, Role};
 use forebay_model::{Graph, Node, Operation, infer, lower};
 
@@ -24,6 +26,7 @@ pub(super) fn compile(
     output_count: usize,
 ) -> Result<Compiled, RuntimeError> {
     let mut graph = graph(operation, slots, output_count);
+    signatures::check(&NodeView { graph: &graph, node: &graph.nodes[0] })?;
     infer::infer(&mut graph, None)?;
     let mut program = lower::lower(&graph, &BTreeSet::new())?;
     program

@@ -1,0 +1,58 @@
+//! The last message between any two processes: each tells the others that its connection ends, so that none waits for it in vain.
+
+use std::time::Instant;
+
+use forebay_device::communicator::END_TAG;
+
+use crate::calls::Calls;
+
+/// The ends of connections, as this process knows them.
+pub(crate) struct Endings<Request> {
+    /// For each process, its message while it has not arrived.
+    open: Vec<Option<Request>>,
+    /// When each process's message arrived.
+    at: Vec<Option<Instant>>,
+    /// The byte that is sent, which means nothing.
+    own: *const u8,
+}
+
+impl<Request> Endings<Request> {
+    /// Begins to receive the other processes' messages.
+    pub fn begin(mpi: &impl Calls<Request = Request>, rank: usize, size: usize) -> Endings<Request> {
+        // One byte from each process, and the one that is sent. They are never freed, because messages can arrive even after a failure.
+        let bytes = Box::leak(vec![0; size + 1].into_boxed_slice()).as_mut_ptr();
+        let open = (0..size).map(|peer| {
+            // SAFETY: the byte is never freed, and nothing else accesses it. A process whose message cannot be received is one of which the
+            // end is not known.
+            (peer != rank).then(|| unsafe { mpi.receive(bytes.wrapping_add(peer), 1, peer, END_TAG) }.ok()).flatten()
+        });
+        Endings { open: open.collect(), at: vec![None; size], own: bytes.wrapping_add(size) }
+    }
+
+    /// Checks which messages have arrived, and returns when each process's did.
+    pub fn check(&mut self, mpi: &impl Calls<Request = Request>) -> &[Option<Instant>] {
+        for (request, at) in self.open.iter_mut().zip(&mut self.at) {
+            // Nothing more is to be expected from a process to which there is no connection.
+            if request.as_mut().is_some_and(|request| mpi.is_done(request).unwrap_or(true)) {
+                (*request, *at) = (None, Some(Instant::now()));
+            }
+        }
+        &self.at
+    }
+
+    /// Tells the other processes that this one ends, and calls `pause` again and again until all of them have told the same.
+    pub fn finish(mut self, mpi: &impl Calls<Request = Request>, rank: usize, pause: impl Fn()) {
+        let others = (0..self.at.len()).filter(|&peer| peer != rank);
+        // SAFETY: the byte is never freed, and nothing writes to it.
+        let send = |peer| unsafe { mpi.send(self.own, 1, peer, END_TAG) }.ok();
+        let mut sent: Vec<Request> = others.filter_map(send).collect();
+        loop {
+            self.check(mpi);
+            sent.retain_mut(|request| mpi.is_done(request).is_ok_and(|is_done| !is_done));
+            if sent.is_empty() && self.open.iter().all(Option::is_none) {
+                return;
+            }
+            pause();
+        }
+    }
+}
