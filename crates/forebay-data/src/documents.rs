@@ -269,7 +269,12 @@ impl TextFile {
 fn text_of(line: &[u8], key: Option<&str>) -> Result<String, String> {
     // Some programs begin a file with a byte order mark.
     let line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line);
-    let value: serde_json::Value = serde_json::from_slice(line).map_err(|error| format!("it is not JSON: {error}"))?;
+    let value: serde_json::Value = serde_json::from_slice(line).map_err(|error| {
+        // What the error calls a line is this one.
+        let reason = error.to_string();
+        let reason = reason.rsplit_once(" at line ").map_or(reason.as_str(), |(reason, _)| reason);
+        format!("it is not JSON: {reason}, in column {}", error.column())
+    })?;
     match value {
         serde_json::Value::String(text) => Ok(text),
         serde_json::Value::Object(mut object) => {
@@ -375,7 +380,10 @@ mod tests {
             pieces(&path, None).unwrap_err().contains("d.jsonl, the line at byte 4: text or content is not a string")
         );
         std::fs::write(&path, "\"a\"\n{\"text\": \n").unwrap();
-        assert!(pieces(&path, None).unwrap_err().contains("it is not JSON"));
+        assert!(pieces(&path, None).unwrap_err().contains("it is not JSON: EOF while parsing a value, in column"));
+        std::fs::write(&path, "\"a\"\n{\"text\": [}\n").unwrap();
+        let error = pieces(&path, None).unwrap_err();
+        assert!(error.ends_with("the line at byte 4: it is not JSON: expected value, in column 11"), "{error}");
         std::fs::write(&path, "\u{feff}{\"text\": \"a\"}\n").unwrap();
         assert_eq!(pieces(&path, None).unwrap()[0].text, "a");
         let path = folder.path().join("e.txt");

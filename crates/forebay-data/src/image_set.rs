@@ -27,6 +27,16 @@ pub(crate) struct ImageSet {
     pub(crate) weights: Option<Vec<f64>>,
     /// The conversion to the model's input.
     pub(crate) images: Images,
+    /// Whether files can be missing.
+    pub(crate) skips_missing: bool,
+}
+
+impl ImageSet {
+    /// Returns those of the files that count for the data set as a whole.
+    fn present<'a>(&self, files: &'a [PathBuf]) -> Vec<&'a Path> {
+        let files = files.iter().map(PathBuf::as_path);
+        files.filter(|path| !self.skips_missing || path.exists()).collect()
+    }
 }
 
 /// Opens a folder of classes. Images are read on demand.
@@ -46,7 +56,7 @@ pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source
                       NIfTI pairs, .npy files, tar shards, or Parquet or Arrow files";
         return Err(DataError::layout(folder, reason));
     }
-    Ok(Box::new(ImageSet { kind, files, labels, classes: Some(classes), weights: None, images }))
+    Ok(Box::new(ImageSet { kind, files, labels, classes: Some(classes), weights: None, images, skips_missing: false }))
 }
 
 /// Returns labels as classes, if each sample has exactly one.
@@ -71,7 +81,7 @@ impl Source for ImageSet {
         Ok(Description {
             kind: self.kind.clone(),
             tensors: vec![image, format!("labels: {}{:?}", self.labels.data_type(), &self.labels.shape()[1..])],
-            size_bytes: size_of_files(self.files.iter().map(PathBuf::as_path))?,
+            size_bytes: size_of_files(self.present(&self.files))?,
             ..Description::default()
         })
     }
@@ -86,6 +96,10 @@ impl Source for ImageSet {
         let stacked = Tensor::stack(&images.iter().collect::<Vec<_>>()).expect("samples of one shape");
         let inputs = BTreeMap::from([(self.images.input.name.clone(), stacked)]);
         Ok(Batch { inputs, labels: self.labels.rows(samples) })
+    }
+
+    fn skip_missing(&mut self) {
+        self.skips_missing = true;
     }
 
     fn classes(&mut self) -> Result<Option<Vec<i64>>, DataError> {
@@ -103,7 +117,7 @@ impl Source for ImageSet {
     fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {
         digest.add(self.labels.rows(&samples.clone().collect::<Vec<_>>()).bytes());
         let chosen = &self.files[samples.start as usize..samples.end as usize];
-        digest.add_files(chosen.iter().map(PathBuf::as_path))
+        digest.add_files(self.present(chosen).into_iter())
     }
 }
 

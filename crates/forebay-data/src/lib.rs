@@ -82,6 +82,7 @@ mod gzip;
 mod image_file;
 pub mod image_set;
 mod kept;
+mod lettering;
 pub mod loader;
 pub mod manifest;
 mod mixing;

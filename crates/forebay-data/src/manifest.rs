@@ -66,7 +66,7 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
     let (labels, classes) = labels.map_err(|(line, reason)| at(line, reason))?;
     let kind = format!("a table of images with the columns {}", columns.join(", "));
     let weights = weight.map(|_| weights);
-    Ok(Box::new(ImageSet { kind, files, labels, classes, weights, images }))
+    Ok(Box::new(ImageSet { kind, files, labels, classes, weights, images, skips_missing: false }))
 }
 
 /// The cells of a line, with its number.
@@ -325,6 +325,21 @@ mod tests {
         let (_folder, path) = table("path,label,weight\nimages/a.png,1,-1\n");
         let error = open(&path, &requirements).err().unwrap().to_string();
         assert!(error.contains("line 2: the weight must be a number of at least 0, but is '-1'"), "{error}");
+    }
+
+    #[test]
+    fn files_can_be_missing_only_if_they_are_left_out() {
+        let (_folder, path) = table("path,label\nimages/none.png,0\nimages/a.png,1\n");
+        let source = open(&path, &requirements(LabelKind::Classes, &[])).unwrap();
+        let mut set = crate::dataset::DataSet::new(source, None, "t").unwrap();
+        for error in [set.description().map(|_| ()), set.digest().map(|_| ()), set.batch(&[0]).map(|_| ())] {
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("images/none.png: No such file"), "{error}");
+        }
+        set.skip_bad(1);
+        assert!(set.description().unwrap().size_bytes > 0 && set.digest().is_ok());
+        assert_eq!(set.batch(&[0, 1]).unwrap().labels, Tensor::from_i64(&[2], &[1, 1]));
+        assert!(set.bad_samples().next().unwrap().contains("images/none.png"));
     }
 
     #[test]

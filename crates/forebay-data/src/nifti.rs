@@ -341,8 +341,18 @@ impl Header {
             }
             shape.push(size as u64);
         }
-        let data_type = element_type(short(70)).ok_or_else(|| {
-            DataError::unsupported(origin, format!("elements of NIfTI type {} are not supported", short(70)))
+        let code = short(70);
+        let data_type = element_type(code).ok_or_else(|| {
+            let what = match code {
+                1 => "bits",
+                32 | 1792 | 2048 => "complex numbers",
+                128 | 2304 => "colours",
+                1536 => "128-bit numbers",
+                _ => "unknown",
+            };
+            unsupported(&format!(
+                "elements of NIfTI type {code} ({what}) are not supported; save them as integers, or as floating-point numbers of 32 or 64 bits"
+            ))
         })?;
         let voxel_offset = float(108);
         if !(HEADER_BYTES as f64..=VOXEL_OFFSET_MAX as f64).contains(&voxel_offset) {

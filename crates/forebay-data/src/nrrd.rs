@@ -58,7 +58,7 @@ pub(crate) fn open(path: &Path) -> Result<VoxelStream<Box<dyn Read>>, DataError>
     let fields = Fields::read(&mut stream).map_err(|reason| DataError::malformed(&origin, reason))?;
     let unsupported = |reason: String| DataError::unsupported(&origin, reason);
     if let (Some(name), Some(other)) = (&fields.data_file, fields.data_file_next_to(path)) {
-        if name.starts_with("LIST") || name.contains('%') {
+        if fields.has_list() || name.contains('%') {
             return Err(unsupported(
                 "voxels in several files are not supported; save them as one .nrrd file".to_owned(),
             ));
@@ -144,13 +144,23 @@ impl Fields {
                 (_, "") => return Ok(fields),
                 _ if text.starts_with('#') || text.contains(":=") => {}
                 _ => match text.split_once(':') {
-                    Some((name, value)) => fields
-                        .take(&name.to_ascii_lowercase(), value.trim())
-                        .map_err(|()| format!("line {number}: invalid {name} '{}'", value.trim()))?,
+                    Some((name, value)) => {
+                        let taken = fields.take(&name.to_ascii_lowercase(), value.trim());
+                        taken.map_err(|()| format!("line {number}: invalid {name} '{}'", value.trim()))?;
+                        // The lines that follow are names of files.
+                        if fields.has_list() {
+                            return Ok(fields);
+                        }
+                    }
                     None => return Err(format!("line {number} is not a field: '{text}'")),
                 },
             }
         }
+    }
+
+    /// Returns whether the names of several files of voxels follow the header.
+    fn has_list(&self) -> bool {
+        self.data_file.as_ref().is_some_and(|name| name.starts_with("LIST"))
     }
 
     /// Returns the path of the file of the voxels, which is relative to the header's folder.
@@ -164,12 +174,12 @@ impl Fields {
             value.parse().map_err(|_| ())
         }
         match name {
-            "type" => self.data_type = Some(element_type(value).ok_or(())?),
+            "type" => self.data_type = Some(element_type(&value.to_ascii_lowercase()).ok_or(())?),
             "dimension" => self.dimension = Some(number(value)?),
             "sizes" => self.sizes = value.split_whitespace().map(number).collect::<Result<_, _>>()?,
             "encoding" => self.encoding = value.to_ascii_lowercase(),
             "endian" => {
-                self.big_endian = Some(match value {
+                self.big_endian = Some(match value.to_ascii_lowercase().as_str() {
                     "little" => false,
                     "big" => true,
                     _ => return Err(()),
@@ -249,6 +259,8 @@ mod tests {
         assert!(opened(&good[..good.len() - 1]).unwrap_err().contains("truncated: fewer than 4 bytes of voxels"));
         let changed = |from: &str, to: &str| opened(String::from_utf8_lossy(good).replace(from, to).as_bytes());
         assert_eq!(changed("byte skip: 1", "byte skip: -1").unwrap(), [1, 0, 3, 2]);
+        assert_eq!(changed("type: ushort", "Type: USHORT").unwrap(), [1, 0, 3, 2]);
+        assert_eq!(changed("endian: big", "endian: Big").unwrap(), [1, 0, 3, 2]);
         for (from, to, words) in [
             ("NRRD0004", "PNG", "does not begin with NRRD000"),
             ("ushort", "block", "line 3: invalid type 'block'"),
@@ -258,7 +270,8 @@ mod tests {
             ("raw", "bzip2", "encoding 'bzip2' is not supported"),
             ("# words", "words", "line 2 is not a field: 'words'"),
             ("# words", "kinds: vector domain", "axis of kind 'vector'"),
-            ("encoding: raw", "data file: LIST", "several files"),
+            ("encoding: raw", "data file: LIST 2\na.raw\nb.raw", "several files"),
+            ("encoding: raw", "data file: %03d.raw 1 9 1", "several files"),
             ("byte skip: 1", "line skip: 99999999999999999", "voxels: it has fewer than 99999999999999999 lines"),
             ("sizes: 2 1", "sizes: 2 9999999", "truncated: 119 bytes cannot hold 39999996 bytes of voxels"),
         ] {

@@ -68,7 +68,7 @@ fn open_text(path: &Path, _: &Requirements, _: &Reading) -> Result<Box<dyn Sourc
 fn open_columns(path: &Path, requirements: &Requirements, reading: &Reading) -> Result<Box<dyn Source>, DataError> {
     match reading.text.tokenizer {
         Some(_) => open_text(path, requirements, reading),
-        None => crate::table_set::open(path, crate::tables::open(path)?, requirements, reading.held),
+        None => crate::table_set::open(path, crate::tables::open(path)?, requirements, reading),
     }
 }
 

@@ -3,13 +3,15 @@
 //! Rows that are requested together are read in the order of the file, so that each page is decompressed once.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use bytes_of_values::Bytes;
 use forebay_base::DataType;
-use parquet::basic::{ConvertedType, LogicalType, Type};
+use parquet::basic::{Compression, ConvertedType, LogicalType, Type};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::DataType as Values;
+use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::schema::types::{ColumnDescPtr, ColumnDescriptor};
 
@@ -58,6 +60,17 @@ pub(crate) fn open(path: &Path) -> Result<Table, DataError> {
             let rows = u64::try_from(group.num_rows()).map_err(|_| {
                 DataError::malformed(&origin, format!("row group {number} has {} rows", group.num_rows()))
             })?;
+            // The crate panics if it is asked for such bytes.
+            let bytes = |column: &ColumnChunkMetaData| {
+                let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
+                start.min(column.compressed_size())
+            };
+            if let Some(column) = group.columns().iter().position(|column| bytes(column) < 0) {
+                let reason = format!(
+                    "damaged: the bytes of column {column} in row group {number} have a negative place or size"
+                );
+                return Err(DataError::malformed(&origin, reason));
+            }
             all.groups.push(Group { file: all.files.len(), number, first: all.rows(), rows });
         }
         all.files.push((path, reader));
@@ -112,12 +125,24 @@ impl Files for ParquetFiles {
             let (origin, file_first) = (self.origin(group, column), self.file_first(group));
             let wrong = |reason: String| DataError::malformed(&origin, reason);
             let (_, reader) = &self.files[group.file];
+            let compression = reader.metadata().row_group(group.number).column(column.leaf).compression();
+            if let Some(name) = unsupported(compression) {
+                let reason = format!(
+                    "its compression, {name}, is not supported; write it with compression='zstd', 'snappy' or 'gzip'"
+                );
+                return Err(DataError::unsupported(origin, reason));
+            }
             let reader = reader.get_row_group(group.number).and_then(|group| group.get_column_reader(column.leaf));
             let mut reader = reader.map_err(|error| wrong(error.to_string()))?;
             let mut next = group.first;
             for Run { rows: Range { start: first, end }, at } in runs {
                 let depth = self.definitions[column.leaf];
-                let found = read(&mut reader, (column, depth), (first - next) as usize, (end - first) as usize);
+                // The crate panics on some damaged pages.
+                let found = catch_unwind(AssertUnwindSafe(|| {
+                    read(&mut reader, (column, depth), (first - next) as usize, (end - first) as usize)
+                }));
+                let found =
+                    found.unwrap_or_else(|_| Err((None, "damaged: its pages contradict each other".to_owned())));
                 let found = found.map_err(|(row, reason)| match row {
                     Some(row) => wrong(format!("row {}: {reason}", first + row as u64 - file_first)),
                     None => wrong(reason),
@@ -129,6 +154,16 @@ impl Files for ParquetFiles {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns the name of a compression that is not supported.
+fn unsupported(compression: Compression) -> Option<&'static str> {
+    match compression {
+        Compression::UNCOMPRESSED | Compression::SNAPPY | Compression::GZIP(_) | Compression::ZSTD(_) => None,
+        Compression::LZ4 | Compression::LZ4_RAW => Some("LZ4"),
+        Compression::BROTLI(_) => Some("Brotli"),
+        Compression::LZO => Some("LZO"),
     }
 }
 

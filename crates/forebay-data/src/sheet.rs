@@ -10,6 +10,7 @@ use forebay_images::image::{ImageFormat, Rgb, RgbImage};
 use crate::batch::Batch;
 use crate::convert::{convert, to_f64};
 use crate::error::DataError;
+use crate::lettering::{self, LETTER, LINE};
 
 /// The number of pixels of a sample along its longer side.
 const TILE: u32 = 128;
@@ -17,6 +18,8 @@ const TILE: u32 = 128;
 const GAP: u32 = 4;
 /// The most tiles in a row.
 const COLUMNS: u32 = 8;
+/// The most classes that the caption of a sample names.
+const CLASSES_NAMED: usize = 4;
 /// The colours of classes, with the background first.
 const CLASSES: [[u8; 3]; 8] = [
     [0, 0, 0],
@@ -30,19 +33,96 @@ const CLASSES: [[u8; 3]; 8] = [
 ];
 
 /// Writes the samples of a batch as a PNG file: the first input with two or three spatial axes; of three, the middle plane along the first.
-/// Each sample is scaled from black (its smallest value) to white. A label map of the same sizes is shown next to its sample.
+/// Each sample is scaled from black (its smallest value) to white. A label map of the same sizes is shown next to its sample. Below a sample
+/// with a class, or shares of several, is its [`caption`]; `names` are those of the classes, if they have any.
 ///
 /// # Errors
 /// [`DataError`] if samples are not images, or the file cannot be written.
-pub fn write(path: &Path, batch: &Batch) -> Result<(), DataError> {
-    forebay_files::write(path, &png(batch)?).map_err(|error| DataError::io(path, error))
+pub fn write(path: &Path, batch: &Batch, names: &[String]) -> Result<(), DataError> {
+    forebay_files::write(path, &png(batch, names)?).map_err(|error| DataError::io(path, error))
+}
+
+/// Returns the classes of each sample with their shares, the largest first: a class is the whole of its sample, and floating-point numbers
+/// that add up to 1 are the shares of classes. Returns `None` for other labels.
+///
+/// ```
+/// use forebay_base::Tensor;
+/// use forebay_data::sheet::{caption, shares};
+///
+/// let mixed = Tensor::from_f32(&[1, 3], &[0.25, 0.0, 0.75]);
+/// let shares = shares(&mixed).unwrap();
+/// assert_eq!(shares, [vec![(2, 0.75), (0, 0.25)]]);
+/// assert_eq!(caption(&shares[0], &[]), "class 2 0.75 + class 0 0.25");
+/// ```
+pub fn shares(labels: &Tensor) -> Option<Vec<Vec<(i64, f64)>>> {
+    let count = *labels.shape().first()?;
+    if labels.count() == count {
+        return Some(labels.integers()?.map(|class| vec![(class, 1.0)]).collect());
+    }
+    let classes = *labels.shape().get(1)? as usize;
+    if !labels.data_type().is_float() || classes == 0 || labels.shape()[2..].iter().any(|&size| size != 1) {
+        return None;
+    }
+    let rows = to_f64(labels);
+    let row = |row: &[f64]| {
+        let is_whole = row.iter().all(|share| *share >= 0.0) && (row.iter().sum::<f64>() - 1.0).abs() < 1e-3;
+        let mut shares: Vec<(i64, f64)> = (0..).zip(row.iter().copied()).filter(|(_, share)| *share > 0.0).collect();
+        shares.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+        is_whole.then_some(shares)
+    };
+    rows.chunks_exact(classes).map(row).collect()
+}
+
+/// Returns the caption of a sample: its classes, and their shares in hundredths, such as `cat 0.7 + dog 0.3`.
+pub fn caption(shares: &[(i64, f64)], names: &[String]) -> String {
+    parts(shares, names, usize::MAX).join(" ")
+}
+
+/// Returns a caption in parts between which a line can end. Names are cut so that no part has more letters than given.
+fn parts(shares: &[(i64, f64)], names: &[String], letters: usize) -> Vec<String> {
+    let rounded = |share: f64| (share * 100.0).round() / 100.0;
+    let visible: Vec<(i64, f64)> =
+        shares.iter().map(|&(class, share)| (class, rounded(share))).filter(|(_, share)| *share > 0.0).collect();
+    let part = |(number, &(class, share)): (usize, &(i64, f64))| {
+        let share = if share < 1.0 { format!(" {share}") } else { String::new() };
+        let end = share + if number + 1 < visible.len() { " +" } else { "" };
+        let name = usize::try_from(class).ok().and_then(|class| names.get(class)).cloned();
+        shortened(&name.unwrap_or_else(|| format!("class {class}")), letters - end.len()) + &end
+    };
+    let mut parts: Vec<String> = visible.iter().enumerate().take(CLASSES_NAMED).map(part).collect();
+    if visible.len() > CLASSES_NAMED {
+        parts.push("...".to_owned());
+    }
+    parts
+}
+
+/// Returns a name of at most this many letters, the last of which are dots if it was longer.
+fn shortened(name: &str, letters: usize) -> String {
+    match name.chars().count() > letters {
+        true => name.chars().take(letters.saturating_sub(2)).chain("..".chars()).collect(),
+        false => name.to_owned(),
+    }
+}
+
+/// Returns a caption in lines as wide as a tile.
+fn lines(shares: &[(i64, f64)], names: &[String]) -> Vec<String> {
+    let most = (TILE / LETTER) as usize;
+    let letters = |text: &str| text.chars().count();
+    let mut lines: Vec<String> = Vec::new();
+    for part in parts(shares, names, most) {
+        match lines.last_mut().filter(|line| letters(line) + 1 + letters(&part) <= most) {
+            Some(line) => *line = format!("{line} {part}"),
+            None => lines.push(part),
+        }
+    }
+    lines
 }
 
 /// Returns the same image as the contents of a PNG file.
 ///
 /// # Errors
 /// [`DataError`] if samples are not images.
-pub fn png(batch: &Batch) -> Result<Vec<u8>, DataError> {
+pub fn png(batch: &Batch, names: &[String]) -> Result<Vec<u8>, DataError> {
     let image = batch.inputs.values().find(|input| matches!(input.shape().len(), 4 | 5));
     let Some(image) = image else {
         let shapes: Vec<String> =
@@ -57,13 +137,20 @@ pub fn png(batch: &Batch) -> Result<Vec<u8>, DataError> {
         tiles.push(grown(&values(image, sample)?, FilterType::Triangle));
         tiles.extend(labels.map(|labels| grown(&classes(labels, sample), FilterType::Nearest)));
     }
+    let captions: Vec<Vec<String>> =
+        shares(&batch.labels).unwrap_or_default().iter().map(|shares| lines(shares, names)).collect();
+    let most_lines = captions.iter().map(Vec::len).max().unwrap_or(0) as u32;
     let columns = COLUMNS.min(tiles.len() as u32);
-    let (width, height) = (TILE + GAP, TILE + GAP);
+    let (width, height) = (TILE + GAP, TILE + most_lines * LINE + GAP);
     let rows = (tiles.len() as u32).div_ceil(columns);
     let mut sheet = RgbImage::from_pixel(columns * width + GAP, rows * height + GAP, Rgb([96; 3]));
     for (number, tile) in (0..).zip(&tiles) {
         let (x, y) = (GAP + number % columns * width, GAP + number / columns * height);
         imageops::replace(&mut sheet, tile, i64::from(x), i64::from(y));
+        // Samples with captions have no label maps, so each is one tile.
+        for (line, text) in (0..).zip(captions.get(number as usize).into_iter().flatten()) {
+            lettering::draw(&mut sheet, text, (x, y + TILE + line * LINE));
+        }
     }
     let mut bytes = Cursor::new(Vec::new());
     let written = sheet.write_to(&mut bytes, ImageFormat::Png);
@@ -131,7 +218,7 @@ mod tests {
         let image = Tensor::from_f32(&[2, 1, 1, 2], &[-1.0, 3.0, 5.0, 5.0]);
         let labels = Tensor::from_i64(&[2, 1, 2], &[0, 1, 2, 2]);
         let batch = Batch { inputs: [("x".to_string(), image)].into(), labels };
-        write(&path, &batch).unwrap();
+        write(&path, &batch, &[]).unwrap();
         let sheet = forebay_images::image::open(&path).unwrap().into_rgb8();
         assert_eq!(sheet.dimensions(), (4 * (TILE + GAP) + GAP, TILE + 2 * GAP));
         let at = |tile: u32, right: bool| {
@@ -142,12 +229,74 @@ mod tests {
     }
 
     #[test]
+    fn captions_name_classes_and_their_shares() {
+        let names = ["cat", "dog", "bird", "a plesiosaurus", "fish"].map(str::to_owned);
+        let caption = |row: &[f32]| {
+            let labels = Tensor::from_f32(&[1, row.len() as u64], row);
+            shares(&labels).map(|shares| caption(&shares[0], &names))
+        };
+        let found = [
+            caption(&[0.7, 0.3]),
+            caption(&[0.0, 1.0, 0.0]),
+            caption(&[0.004, 0.0, 0.996]),
+            caption(&[0.1, 0.1, 0.1, 0.1, 0.35, 0.25]),
+            // Targets that are no shares.
+            caption(&[0.7, 0.7]),
+            caption(&[1.5, -0.5]),
+            caption(&[f32::NAN, 1.0]),
+        ];
+        let expected = [
+            Some("cat 0.7 + dog 0.3"),
+            Some("dog"),
+            Some("bird"),
+            Some("fish 0.35 + class 5 0.25 + cat 0.1 + dog 0.1 + ..."),
+            None,
+            None,
+            None,
+        ];
+        assert_eq!(found.each_ref().map(|found| found.as_deref()), expected);
+        assert_eq!(lines(&[(0, 0.5), (1, 0.25), (3, 0.25)], &names), ["cat 0.5 + dog 0.25 +", "a plesiosaurus 0.25"]);
+        let long = ["a".repeat(30), "\u{e4}".repeat(30)];
+        let cut = [format!("{}.. 0.75 +", "a".repeat(12)), format!("{}.. 0.25", "\u{e4}".repeat(14))];
+        assert_eq!(lines(&[(0, 0.75), (1, 0.25)], &long), cut);
+        assert_eq!(lines(&[(0, 1.0)], &long), [format!("{}..", "a".repeat(19))]);
+        assert_eq!(shares(&Tensor::from_i64(&[2], &[3, 1])), Some(vec![vec![(3, 1.0)], vec![(1, 1.0)]]));
+        assert_eq!(shares(&Tensor::from_f32(&[1, 2, 1], &[0.0, 1.0])), Some(vec![vec![(1, 1.0)]]));
+        assert_eq!(shares(&Tensor::from_f32(&[1, 2, 2], &[0.5; 4])), None, "a map of shares");
+        assert_eq!(shares(&Tensor::from_i64(&[1, 2], &[3, 1])), None, "a map");
+        assert_eq!(shares(&Tensor::from_f32(&[2], &[0.5, 0.5])), None, "a number for each sample");
+    }
+
+    #[test]
+    fn captions_are_below_their_samples() {
+        let image = Tensor::from_f32(&[2, 1, 1, 1], &[0.0, 0.0]);
+        let labels = Tensor::from_f32(&[2, 2], &[0.5, 0.5, 0.0, 1.0]);
+        let batch = Batch { inputs: [("x".to_string(), image)].into(), labels };
+        let sheet = |names: [&str; 2]| {
+            let png = png(&batch, &names.map(str::to_owned)).unwrap();
+            forebay_images::image::load_from_memory(&png).unwrap().into_rgb8()
+        };
+        let found = sheet(["cat", "dog"]);
+        assert_eq!(found.dimensions(), (2 * (TILE + GAP) + GAP, TILE + LINE + 2 * GAP));
+        let below = |tile: u32| {
+            let mut picture = RgbImage::from_pixel(TILE, LINE, Rgb([96; 3]));
+            lettering::draw(&mut picture, if tile == 0 { "cat 0.5 + dog 0.5" } else { "dog" }, (0, 0));
+            (picture, imageops::crop_imm(&found, GAP + tile * (TILE + GAP), GAP + TILE, TILE, LINE).to_image())
+        };
+        for tile in 0..2 {
+            let (expected, found) = below(tile);
+            assert!(expected == found, "tile {tile}");
+        }
+        assert_eq!(sheet(["a long name", "another one"]).height(), TILE + 2 * LINE + 2 * GAP);
+    }
+
+    #[test]
     fn what_is_no_image_is_named() {
         let batch = Batch {
             inputs: [("x".to_string(), Tensor::from_f32(&[1, 2], &[0.0; 2]))].into(),
             labels: Tensor::from_i64(&[1], &[0]),
         };
-        let error = write(Path::new("sheet.png"), &batch).unwrap_err().to_string();
+        let error = write(Path::new("sheet.png"), &batch, &[]).unwrap_err().to_string();
         assert!(error.contains("x [2]"), "{error}");
     }
 }

@@ -49,7 +49,7 @@ impl Reader {
         match has_extension(path, &["flac"]) {
             true => claxon::FlacReader::new(BufReader::new(file))
                 .map(Reader::Flac)
-                .map_err(|error| unreadable(error.to_string())),
+                .map_err(|error| unreadable(flac_reason(&error))),
             false => Wav::open(file).map(Reader::Wav).map_err(unreadable),
         }
     }
@@ -78,7 +78,7 @@ impl Reader {
                 let mut found = Vec::new();
                 for number in reader.samples().take(most) {
                     let count = found.len();
-                    found.push(number.map_err(|error| (count, error.to_string()))? as f32 * scale);
+                    found.push(number.map_err(|error| (count, flac_reason(&error)))? as f32 * scale);
                 }
                 // The decoder takes the end of any frame for the end of the file.
                 let length = samples.unwrap_or(0);
@@ -88,6 +88,16 @@ impl Reader {
                 }
             }
         }
+    }
+}
+
+/// Returns what is wrong with a FLAC file.
+fn flac_reason(error: &claxon::Error) -> String {
+    match error {
+        claxon::Error::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            "truncated: the file ends too early".to_owned()
+        }
+        _ => error.to_string(),
     }
 }
 

@@ -18,6 +18,7 @@ use crate::digest::Digest;
 use crate::error::DataError;
 use crate::image_file::Images;
 use crate::image_set::one_each;
+use crate::reading::Reading;
 use crate::table::{Column, Kind, Table};
 
 /// The names of columns that hold labels.
@@ -51,7 +52,8 @@ struct TableSet {
     requirements: Requirements,
 }
 
-/// Opens the data set of a table. Columns of numbers are read into memory as far as `held` allows.
+/// Opens the data set of a table. Columns of numbers are read into memory as far as allowed. A column with rows that cannot be read is an
+/// error, or is read row by row if such rows are to be left out.
 ///
 /// # Errors
 /// [`DataError`] naming the file and the column if it is missing, of the wrong kind or size, or damaged.
@@ -59,9 +61,10 @@ pub(crate) fn open(
     path: &Path,
     table: Table,
     requirements: &Requirements,
-    mut held: HeldBytes,
+    reading: &Reading,
 ) -> Result<Box<dyn Source>, DataError> {
-    let origin = path.display().to_string();
+    let (origin, mut held) = (path.display().to_string(), reading.held);
+    let mut numbers = |column: &Column, count| Numbers::open(&table, column, count, reading.skips_bad, &mut held);
     let missing = |what: String| DataError::unsupported(&origin, format!("{what}; the columns are {}", table.listed()));
     if table.rows() == 0 {
         return Err(missing("it has no rows".to_owned()));
@@ -87,7 +90,7 @@ pub(crate) fn open(
                 let images = Images::of(&any_labels, "a table of images");
                 Content::Images(column.clone(), images.map_err(|reason| DataError::unsupported(&origin, reason))?)
             }
-            Some(column) => Content::Numbers(vec![Numbers::open(&table, column, count, &mut held)?]),
+            Some(column) => Content::Numbers(vec![numbers(column, count)?]),
             None => {
                 let is_single = |column: &&Column| matches!(column.kind, Some(Kind::Numbers(_))) && !column.is_list;
                 let others: Vec<&Column> =
@@ -101,7 +104,7 @@ pub(crate) fn open(
                     );
                     return Err(missing(reason));
                 }
-                let columns = others.into_iter().map(|column| Numbers::open(&table, column, 1, &mut held));
+                let columns = others.into_iter().map(|column| numbers(column, 1));
                 Content::Numbers(columns.collect::<Result<_, _>>()?)
             }
         };
@@ -117,7 +120,7 @@ pub(crate) fn open(
         Some(Kind::Bytes) => words(&table, label, requirements)?,
         _ => {
             let count = requirements.label_shape.iter().product();
-            (Numbers::open(&table, &label, count, &mut held)?, None)
+            (numbers(&label, count)?, None)
         }
     };
     check_conversion(labels.data_type(), label_type(requirements), 1.0, &format!("{origin}[{}]", labels.column.name))?;
@@ -162,26 +165,48 @@ fn words(
 }
 
 impl Numbers {
-    fn open(table: &Table, column: &Column, count: u64, held: &mut HeldBytes) -> Result<Numbers, DataError> {
+    fn open(
+        table: &Table,
+        column: &Column,
+        count: u64,
+        skips_bad: bool,
+        held: &mut HeldBytes,
+    ) -> Result<Numbers, DataError> {
         let mut numbers = Numbers { column: column.clone(), held: None };
         let origin = table.origin(column);
-        if !matches!(column.kind, Some(Kind::Numbers(_))) {
+        let Some(Kind::Numbers(data_type)) = column.kind else {
             let reason = format!("it does not contain numbers of a supported type; the columns are {}", table.listed());
             return Err(DataError::unsupported(origin, reason));
+        };
+        let is_bad = |error: &DataError| skips_bad && matches!(error, DataError::Malformed { .. });
+        // A column with other sizes is refused before it is read.
+        match numbers.read(table, &[0], count) {
+            Err(error) if !is_bad(&error) => return Err(error),
+            _ => {}
         }
-        let (first, rows) = (numbers.read(table, &[0], count)?, table.rows());
-        let size_bytes = rows.saturating_mul(first.bytes().len() as u64);
+        let size_bytes = table.rows().saturating_mul(count).saturating_mul(data_type.size_bytes());
         if size_bytes <= held.bytes() {
-            let mut bytes =
-                forebay_limits::buffer(size_bytes).map_err(|error| DataError::malformed(&origin, error.to_string()))?;
-            for first in (0..rows).step_by(AT_ONCE as usize) {
-                let rows: Vec<u64> = (first..(first + AT_ONCE).min(rows)).collect();
-                bytes.extend_from_slice(numbers.read(table, &rows, count)?.bytes());
+            match numbers.all(table, count, data_type, size_bytes) {
+                Ok(all) => {
+                    numbers.held = Some(all);
+                    *held = held.without(size_bytes);
+                }
+                Err(error) if is_bad(&error) => {}
+                Err(error) => return Err(error),
             }
-            numbers.held = Tensor::new(first.data_type(), &[rows, count], bytes);
-            *held = held.without(size_bytes);
         }
         Ok(numbers)
+    }
+
+    /// Reads all rows.
+    fn all(&self, table: &Table, count: u64, data_type: DataType, size_bytes: u64) -> Result<Tensor, DataError> {
+        let failed = |reason: String| DataError::unsupported(table.origin(&self.column), reason);
+        let mut bytes = forebay_limits::buffer(size_bytes).map_err(|error| failed(error.to_string()))?;
+        for first in (0..table.rows()).step_by(AT_ONCE as usize) {
+            let rows: Vec<u64> = (first..(first + AT_ONCE).min(table.rows())).collect();
+            bytes.extend_from_slice(self.read(table, &rows, count)?.bytes());
+        }
+        Ok(Tensor::new(data_type, &[table.rows(), count], bytes).expect("as many bytes as rows and their numbers"))
     }
 
     fn data_type(&self) -> DataType {

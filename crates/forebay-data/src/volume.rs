@@ -30,6 +30,8 @@ pub struct Boxed {
     to: [usize; AXES],
     /// The elements in the box, as stored in the file: by channel, then row-major.
     elements: Vec<u8>,
+    /// The file.
+    origin: String,
 }
 
 impl Boxed {
@@ -60,7 +62,7 @@ impl Boxed {
             Ok::<_, DataError>(buffer)
         };
         let elements = zeros(kept)?;
-        let mut boxed = Boxed { header, axes, to, elements };
+        let mut boxed = Boxed { header, axes, to, elements, origin: stream.origin().to_owned() };
         // A plane that is too large for a slab is read row by row.
         let (row_bytes, plane_bytes) = (from[0] * element_bytes, from[0] * from[1] * element_bytes);
         let (rows, planes) = match SLAB_BYTES_MAX / plane_bytes.max(1) {
@@ -168,7 +170,17 @@ impl Boxed {
 
     /// Appends a channel as float32 with mean 0 and deviation 1: (x - mean) / standard deviation over all values of the box, computed in
     /// float64 and rounded. The result is all zeros if all values are the same.
-    pub fn push_normalized(&self, channel: usize, bytes: &mut Vec<u8>) {
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file and a voxel that is infinite or not a number: it would make every other voxel so.
+    pub fn push_normalized(&self, channel: usize, bytes: &mut Vec<u8>) -> Result<(), DataError> {
+        if let Some((place, value)) = self.not_finite(channel) {
+            let reason = format!(
+                "voxel {place:?} of channel {channel} is {value}, and only finite numbers can be normalized (numpy.nan_to_num replaces \
+                 others)"
+            );
+            return Err(DataError::malformed(&self.origin, reason));
+        }
         let count = self.to.iter().product::<usize>() as f64;
         let (mut sum, mut squares) = (0.0, 0.0);
         self.for_each_row(channel, |row| row.iter().for_each(|value| sum += value));
@@ -179,6 +191,24 @@ impl Boxed {
         self.for_each_row(channel, |row| {
             bytes.extend(row.iter().flat_map(|&value| normalized(value).to_le_bytes()));
         });
+        Ok(())
+    }
+
+    /// Returns the position in the file of the first voxel of the box that is infinite or not a number, and its value.
+    fn not_finite(&self, channel: usize) -> Option<([usize; AXES], f64)> {
+        let (mut row, mut found) = (0, None);
+        self.for_each_row(channel, |values| {
+            if let Some(k) = values.iter().position(|value| !value.is_finite()).filter(|_| found.is_none()) {
+                let at = [row / self.to[1], row % self.to[1], k];
+                let place = std::array::from_fn(|axis| {
+                    let (first, before, _) = self.axes[axis];
+                    first + at[axis] - before
+                });
+                found = Some((place, values[k]));
+            }
+            row += 1;
+        });
+        found
     }
 }
 
@@ -292,12 +322,36 @@ mod tests {
     }
 
     #[test]
+    fn a_voxel_that_is_no_number_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("v.nii");
+        // The first axis is the fastest: the fifth of the voxels is at 1, 1, 0.
+        let voxels = |value: f32| (0..12).flat_map(|at| (if at == 4 { value } else { 1.0 }).to_le_bytes()).collect();
+        for (value, words) in [(f32::NAN, "is NaN"), (f32::NEG_INFINITY, "is -inf"), (2.0, "")] {
+            let voxels: Vec<u8> = voxels(value);
+            std::fs::write(&path, samples::file(16, &[3, 2, 2], &voxels, 0.0, 0.0)).unwrap();
+            for to in [[3, 2, 2], [1, 4, 4]] {
+                let boxed = Boxed::read(nifti::open(&path).unwrap(), &[3, 2, 2], 1, &to, None).unwrap();
+                match boxed.push_normalized(0, &mut Vec::new()).map_err(|error| error.to_string()) {
+                    Ok(()) => assert_eq!(words, ""),
+                    Err(error) => {
+                        assert!(
+                            error.contains(&format!("v.nii: voxel [1, 1, 0] of channel 0 {words}, and")),
+                            "{error}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn normalizing_gives_mean_zero_and_deviation_one() {
         let folder = tempfile::tempdir().unwrap();
         for (elements, expected) in [([1, 3], [-1.0f32, 1.0]), ([5, 5], [0.0, 0.0])] {
             let stream = stream(&folder.path().join("v.nii"), &[2], &elements);
             let mut bytes = Vec::new();
-            Boxed::read(stream, &[2], 1, &[2], None).unwrap().push_normalized(0, &mut bytes);
+            Boxed::read(stream, &[2], 1, &[2], None).unwrap().push_normalized(0, &mut bytes).unwrap();
             assert_eq!(bytes, expected.map(f32::to_le_bytes).concat());
         }
     }

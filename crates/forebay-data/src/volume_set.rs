@@ -117,7 +117,7 @@ impl VolumeReader {
         let mut bytes = self.buffer(DataType::Float32, channels, &origin)?;
         for (stream, channels) in files {
             let boxed = Boxed::read(stream, &grid, channels, &self.spatial, None)?;
-            (0..channels).for_each(|channel| boxed.push_normalized(channel, &mut bytes));
+            (0..channels).try_for_each(|channel| boxed.push_normalized(channel, &mut bytes))?;
         }
         let image = Tensor::new(DataType::Float32, &self.input.sample_shape, bytes);
         let image = image.expect("as many bytes as the box has");

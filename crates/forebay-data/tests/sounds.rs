@@ -84,6 +84,8 @@ fn damage_other_rates_and_wrong_models_are_named() {
         }
         bytes.truncate(end);
     });
+    copy("low/b.flac", "g.flac", &|bytes| bytes.truncate(bytes.len() - 100));
+    copy("low/b.flac", "h.flac", &|bytes| bytes.truncate(20));
     let mut set = open(folder.path().to_str().unwrap(), &requirements(&[200])).unwrap();
     set.batch(&[0]).unwrap();
     for (sample, words) in [
@@ -92,6 +94,8 @@ fn damage_other_rates_and_wrong_models_are_named() {
         (3, "d.wav: it has 8001 samples per second, but the first sound has 8000"),
         (4, "e.wav: not a readable sound file"),
         (5, "f.flac: sample 0: the file ends before the last of its "),
+        (6, "g.flac: sample 0: truncated: the file ends too early"),
+        (7, "h.flac: not a readable sound file: truncated: the file ends too early"),
     ] {
         let error = set.batch(&[sample]).unwrap_err().to_string();
         assert!(error.contains(words), "{sample}: {error}");

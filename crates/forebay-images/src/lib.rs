@@ -17,7 +17,7 @@ use std::io::Cursor;
 
 /// The types of decoded images, and the operations on them.
 pub use image;
-use image::{DynamicImage, ImageError, ImageReader, Limits};
+use image::{DynamicImage, ImageError, ImageFormat, ImageReader, Limits};
 
 /// The extensions of files that can be decoded, in lower case.
 pub const EXTENSIONS: [&str; 15] =
@@ -25,6 +25,9 @@ pub const EXTENSIONS: [&str; 15] =
 
 /// The most bytes of memory that a decoded image may take if nothing else limits it.
 pub const DECODED_BYTES_MAX: u64 = 512 << 20;
+
+/// The first bytes of TIFF files with 64-bit offsets, in either byte order. The decoder reads such files, but does not recognise them.
+const BIG_TIFF: [&[u8]; 2] = [b"II+\0", b"MM\0+"];
 
 /// The reason why bytes cannot be decoded as an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +52,12 @@ impl From<ImageError> for DecodeError {
     fn from(error: ImageError) -> DecodeError {
         match error {
             ImageError::Limits(_) => DecodeError::TooLarge(error.to_string()),
+            ImageError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                DecodeError::Malformed("truncated: the file ends before the image does".to_owned())
+            }
+            ImageError::Unsupported(_) => {
+                DecodeError::Malformed(format!("{error}; convert the image to PNG, or its numbers to .npy"))
+            }
             _ => DecodeError::Malformed(error.to_string()),
         }
     }
@@ -102,13 +111,17 @@ pub fn dimensions(bytes: &[u8]) -> Result<(u32, u32), DecodeError> {
 /// Returns the reader of an image. All images are read through this one type, because decoders are compiled again for each type of stream.
 fn reader(bytes: &[u8]) -> Result<ImageReader<Cursor<&[u8]>>, DecodeError> {
     let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
-    reader.map_err(|error| DecodeError::Malformed(error.to_string()))
+    let mut reader = reader.map_err(|error| DecodeError::Malformed(error.to_string()))?;
+    if BIG_TIFF.iter().any(|signature| bytes.starts_with(signature)) {
+        reader.set_format(ImageFormat::Tiff);
+    }
+    Ok(reader)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use image::{ImageFormat, RgbImage};
+    use image::RgbImage;
 
     const FORMATS: [ImageFormat; 6] =
         [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::WebP, ImageFormat::Tiff, ImageFormat::Bmp, ImageFormat::Pnm];
@@ -145,6 +158,55 @@ mod tests {
             let file = written(format);
             let error = decode(&file[..16], 1 << 20).unwrap_err();
             assert!(matches!(error, DecodeError::Malformed(_)), "{format:?}: {error}");
+        }
+        for format in [ImageFormat::Png, ImageFormat::Tiff, ImageFormat::Bmp] {
+            let file = written(format);
+            let error = decode(&file[..file.len() / 2], 1 << 20).unwrap_err().to_string();
+            assert_eq!(error, "truncated: the file ends before the image does", "{format:?}");
+        }
+    }
+
+    #[test]
+    fn tiff_files_with_64_bit_offsets_are_read() {
+        // Two grey pixels, then the fields: width, height, bits, compression, photometric interpretation, and the place, channels, rows and
+        // size of the pixels.
+        let fields = [(256u16, 2u64), (257, 1), (258, 8), (259, 1), (262, 1), (273, 16), (277, 1), (278, 1), (279, 2)];
+        for is_big_endian in [false, true] {
+            let mut file = if is_big_endian { b"MM\0+".to_vec() } else { b"II+\0".to_vec() };
+            let mut add = |bytes: &[u8]| match is_big_endian {
+                true => file.extend(bytes.iter().rev()),
+                false => file.extend(bytes),
+            };
+            [8u16, 0].iter().for_each(|number| add(&number.to_le_bytes()));
+            add(&24u64.to_le_bytes());
+            add(&[7]);
+            add(&[255]);
+            add(&[0; 6]);
+            add(&9u64.to_le_bytes());
+            for (tag, value) in fields {
+                [tag, 16].iter().for_each(|number| add(&number.to_le_bytes()));
+                [1, value].iter().for_each(|number| add(&number.to_le_bytes()));
+            }
+            add(&[0; 8]);
+            assert_eq!(dimensions(&file), Ok((2, 1)));
+            assert_eq!(decode(&file, 1 << 20).unwrap().into_luma8().into_raw(), [7, 255]);
+        }
+    }
+
+    #[test]
+    fn kinds_of_images_without_a_decoder_are_refused_with_a_way_out() {
+        // A GIF image; a TIFF image of one pixel with a palette, whose tags are width, height, bits, photometric interpretation, place and
+        // size of the pixels.
+        let tags = [(256, 1), (257, 1), (258, 8), (262, 3), (273, 8), (279, 1)];
+        let mut palette = b"II*\0\x08\0\0\0\x06\0".to_vec();
+        for (tag, value) in tags {
+            palette.extend([u16::to_le_bytes(tag), u16::to_le_bytes(3)].concat());
+            palette.extend([u32::to_le_bytes(1), u32::to_le_bytes(value)].concat());
+        }
+        palette.extend([0; 4]);
+        for file in [&b"GIF89a\x01\0\x01\0\0\0\0;"[..], &palette] {
+            let error = decode(file, 1 << 20).unwrap_err().to_string();
+            assert!(error.contains("convert the image to PNG, or its numbers to .npy"), "{error}");
         }
     }
 

@@ -86,6 +86,16 @@ fn a_folder_of_files_is_one_set_and_damage_is_named_in_its_file() {
     );
     set.skip_bad(1);
     assert_eq!(to_f64(&set.batch(&[499, 500]).unwrap().inputs["gaps"]), [199.0, 201.0]);
+    // The same with all numbers in memory, as far as they can be read.
+    reading.held = HeldBytes::Usual;
+    assert!(open_with(path, &gaps, &reading).err().unwrap().to_string().contains("row 200: it has no value"));
+    reading.skips_bad = true;
+    let mut set = open_with(path, &gaps, &reading).unwrap();
+    assert!(set.batch(&[499, 500]).unwrap_err().to_string().contains("row 200: it has no value"));
+    set.skip_bad(1);
+    assert_eq!(to_f64(&set.batch(&[499, 500]).unwrap().inputs["gaps"]), [199.0, 201.0]);
+    let wrong = requirements(vec![input("gaps", DataType::Int64, &[2])]);
+    assert!(open_with(path, &wrong, &reading).err().unwrap().to_string().contains("expected 2 numbers in each row"));
     std::fs::copy(testdata("table.parquet"), folder.path().join("2.parquet")).unwrap();
     let error = open(path, &gaps).err().unwrap().to_string();
     assert!(error.contains("2.parquet: it has the columns a (int8)"), "{error}");
@@ -141,6 +151,45 @@ fn what_is_missing_or_damaged_is_named() {
             .to_string()
             .contains("not a readable Parquet file")
     );
+}
+
+/// Whatever a byte becomes, what is read is numbers or an error that names the file: never a panic.
+#[test]
+fn damage_is_refused_or_read_as_other_values() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bad.parquet");
+    let wanted = requirements(vec![input("wide", DataType::Int64, &[]), input("x", DataType::Float32, &[6])]);
+    let mut reading = Reading::default();
+    reading.held = HeldBytes::AtMost(0);
+    let whole = std::fs::read(testdata("numbers_plain.parquet")).unwrap();
+    let read = |at: usize, value: u8| {
+        let mut bytes = whole.clone();
+        bytes[at] = value;
+        std::fs::write(&path, bytes).unwrap();
+        let set = open_with(path.to_str().unwrap(), &wanted, &reading);
+        set.and_then(|mut set| set.batch(&(0..set.sample_count()).collect::<Vec<_>>()))
+            .map_err(|error| error.to_string())
+    };
+    // The second byte is the type of the first page, a dictionary; without it, the values that follow mean nothing.
+    let error = read(5, 2).unwrap_err();
+    assert!(error.contains("bad.parquet[x.list.element], in rows 0..128 at byte 4: damaged: its pages"), "{error}");
+    let (mut refused, mut other, mut negative) = (0, 0, 0);
+    // Most of what matters is in the metadata at the end, whose size is in front of the last word.
+    let metadata_bytes = u32::from_le_bytes(whole[whole.len() - 8..][..4].try_into().unwrap()) as usize;
+    let metadata = whole.len() - 8 - metadata_bytes;
+    for at in (0..metadata).step_by(211).chain((metadata..whole.len()).step_by(9)) {
+        for value in [255, whole[at] ^ 1] {
+            match read(at, value) {
+                Ok(_) => other += 1,
+                Err(error) => {
+                    assert!(error.contains("bad.parquet"), "{error}");
+                    negative += u32::from(error.contains("have a negative place or size"));
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(refused > 200 && other > 200 && negative > 0, "{refused} refused, {other} read, {negative} negative");
 }
 
 #[cfg(feature = "text")]
