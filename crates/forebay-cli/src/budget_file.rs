@@ -48,7 +48,7 @@ impl BudgetFile {
             Ok(size) => match trainer.set_device_memory(Some(size)) {
                 Ok(()) => {
                     let limit = trainer.memory_limit().map(|limit| ("memory limit", limit.bytes));
-                    let budget = || Some(("device budget", trainer.statistics().device_budget_bytes?));
+                    let budget = || Some(("device budget", trainer.plan_as_made().statistics.device_budget_bytes?));
                     let (next, seconds) = (trainer.step_count() + 1, trainer.predicted_seconds());
                     let (name, bytes) = limit.or_else(budget).unwrap_or(("device budget", 0));
                     let size = format_bytes(bytes);

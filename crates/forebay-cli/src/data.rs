@@ -1,20 +1,38 @@
 //! `forebay data`: the contents of a data set, and pictures of its samples.
 
-use forebay::data::{DataSet, Reading, Sampler, guess_with, open_with, sheet};
-use forebay::format_bytes;
-use serde_json::json;
+use forebay::data::{DataSet, Reading, Sampler, Transform, guess_with, open_with, sheet};
+use forebay::{Tensor, format_bytes};
+use serde_json::{Value, json};
 
 use crate::data_arguments::{LookArguments, Normalize};
 use crate::failure::Failure;
 use crate::feeding;
 use crate::output;
 
+/// The most classes whose shares in mixed samples are shown: each sample has a number for each class.
+const MIXED_CLASSES_MAX: u64 = 32_768;
+
+/// The samples on a sheet.
+struct Shown {
+    /// Their indices.
+    samples: Vec<u64>,
+    /// Their labels, if each has one class.
+    labels: Option<Vec<i64>>,
+    /// The classes of each, with their shares; empty if labels are no classes.
+    shares: Vec<Vec<(i64, f64)>>,
+    /// The file.
+    path: String,
+}
+
 /// Describes a data set and draws some of its samples.
 ///
 /// # Errors
 /// Fails if data is missing or corrupt, or if samples are not images.
 pub fn data(arguments: &LookArguments) -> Result<(), Failure> {
-    arguments.out.as_deref().map(output::check_writable).transpose()?;
+    if let Some(path) = &arguments.out {
+        output::check_writable(path)?;
+        output::check_unread(&[("--out", path.as_path())], &[arguments.data.as_str()])?;
+    }
     let mut reading = Reading::default();
     reading.text = arguments.text.options();
     let mut set = open_with(&arguments.data, &guess_with(&arguments.data, arguments.image_size, &reading)?, &reading)?;
@@ -25,16 +43,22 @@ pub fn data(arguments: &LookArguments) -> Result<(), Failure> {
             let count = count.min(set.sample_count());
             let mut sampler = Sampler::new(set.sample_count(), count, arguments.shuffle);
             let samples = sampler.batch(0);
-            let batch = set.batch_of_step(&samples, &sampler, 0)?;
-            sheet::write(path, &batch)?;
-            let labels = Some(&batch.labels).filter(|labels| labels.count() == count);
-            let labels = labels.and_then(|labels| labels.to_i64());
-            Some((samples, labels, path.display().to_string()))
+            let labels = set.batch_of_step(&samples, &sampler, 0).and_then(|batch| {
+                sheet::write(path, &batch, set.class_names().unwrap_or_default())?;
+                Ok(batch.labels)
+            })?;
+            let shares = sheet::shares(&labels).unwrap_or_default();
+            let labels = Some(&labels).filter(|labels| labels.count() == count).and_then(Tensor::to_i64);
+            Some(Shown { samples, labels, shares, path: path.display().to_string() })
         }
         None => None,
     };
+    let names = set.class_names().unwrap_or_default();
     if arguments.json {
-        let shown = shown.map(|(samples, labels, path)| json!({"samples": samples, "labels": labels, "path": path}));
+        let shown = shown.map(|Shown { samples, labels, shares, path }| {
+            let classes: Vec<Value> = shares.iter().map(|shares| classes(shares, names)).collect();
+            json!({"samples": samples, "labels": labels, "classes": classes, "path": path})
+        });
         let object = json!({
             "kind": found.kind,
             "samples": found.samples,
@@ -50,9 +74,16 @@ pub fn data(arguments: &LookArguments) -> Result<(), Failure> {
     line("samples", found.samples.to_string());
     found.tensors.iter().for_each(|tensor| line("", tensor.clone()));
     line("size", format_bytes(found.size_bytes));
-    if let Some((samples, labels, path)) = shown {
+    if let Some(Shown { samples, labels, shares, path }) = shown {
         line("shown", format!("{} samples in {path}, row by row: {}", samples.len(), listed(&samples)));
-        labels.into_iter().for_each(|labels| line("labels", listed(&labels)));
+        match labels {
+            Some(labels) => line("labels", listed(&labels)),
+            None if shares.is_empty() => {}
+            None => {
+                let captions: Vec<String> = shares.iter().map(|shares| sheet::caption(shares, names)).collect();
+                line("classes", captions.join(", "));
+            }
+        }
     }
     Ok(())
 }
@@ -60,6 +91,16 @@ pub fn data(arguments: &LookArguments) -> Result<(), Failure> {
 /// Sets samples up to be transformed as in training.
 fn prepare(set: &mut DataSet, arguments: &LookArguments) -> Result<(), Failure> {
     feeding::augment(set, &arguments.augment, arguments.shuffle, None);
+    let is_mixed = arguments.augment.iter().any(|transform| Transform::is_mixing(*transform));
+    if is_mixed && let Some(classes) = set.class_count()? {
+        if classes > MIXED_CLASSES_MAX {
+            return Err(Failure::Usage(format!(
+                "--augment: mixed samples are shown of up to {MIXED_CLASSES_MAX} classes, but {} has {classes} (the highest class and 0)",
+                arguments.data
+            )));
+        }
+        set.soften_labels(classes, 1);
+    }
     match &arguments.normalize {
         Some(Normalize::Measured) => {
             let measured = set.measure()?;
@@ -72,6 +113,15 @@ fn prepare(set: &mut DataSet, arguments: &LookArguments) -> Result<(), Failure> 
         None => {}
     }
     Ok(())
+}
+
+/// Returns the classes of a sample and their shares as JSON.
+fn classes(shares: &[(i64, f64)], names: &[String]) -> Value {
+    let class = |class: i64| match usize::try_from(class).ok().and_then(|class| names.get(class)) {
+        Some(name) => json!(name),
+        None => json!(class),
+    };
+    shares.iter().map(|&(number, share)| json!({"class": class(number), "share": share})).collect()
 }
 
 fn listed(numbers: &[impl ToString]) -> String {

@@ -69,8 +69,8 @@ pub struct DataArguments {
 #[derive(Args, Debug)]
 #[command(
     after_help = "DATA is the same as for `forebay train --data`; no model is needed. A sheet shows 8 pictures per row, each \
-scaled from its smallest value (black) to its largest; a label map of the same sizes appears next to its sample. For volumes, \
-the middle of the first axis is shown.
+scaled from its smallest value (black) to its largest; a label map of the same sizes appears next to its sample, and a class below \
+it, or the shares of several if samples are mixed. For volumes, the middle of the first axis is shown.
 
 Examples:
   forebay data photos/ --show 16 --out sheet.png
@@ -107,7 +107,8 @@ pub struct LookArguments {
     pub text: TextArguments,
     /// Print a single JSON object to standard output, and nothing else
     ///
-    /// Keys: kind, samples, tensors, size_bytes, shown (null, or samples, labels where each has one, and path).
+    /// Keys: kind, samples, tensors, size_bytes, shown (null, or samples, labels where each has one, classes with the share of each in
+    /// its sample, and path).
     #[arg(long)]
     pub json: bool,
 }

@@ -54,7 +54,7 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
     tell_of_probabilities(model, &arguments.training);
     tell_of_limit(trainer.memory_limit());
     tell_of_budget(&arguments.device, trainer.budget_excludes_process());
-    arguments.updates.tell(trainer.statistics());
+    arguments.updates.tell(&trainer.plan_as_made().statistics);
     let left = steps.saturating_sub(trainer.step_count());
     let step_seconds = (arguments.device.memory == MemoryKind::Planned).then(|| trainer.predicted_seconds());
     let (parameters, state_bytes) = (trainer.parameter_count(), trainer.checkpoint_bytes());
@@ -147,7 +147,7 @@ fn disk(arguments: &TrainArguments, trainer: &Trainer, steps: u64) -> Result<Vec
     // Weights can be outside the model's file.
     let weight_bytes = trainer.parameter_count().saturating_mul(4);
     let model_bytes = std::fs::metadata(&arguments.model).map_or(0, |found| found.len()).max(weight_bytes);
-    let spill_bytes = trainer.statistics().spill_bytes;
+    let spill_bytes = trainer.plan_as_made().statistics.spill_bytes;
     let parent = |path: &Path| match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_path_buf(),
         _ => PathBuf::from("."),

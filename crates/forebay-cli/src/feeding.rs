@@ -72,7 +72,7 @@ fn open_part(
     let requirements = trainer.data_requirements(arguments.input_scale)?;
     let mut reading = Reading::default();
     (reading.free, reading.held, reading.text) = (free, held.unwrap_or_default(), arguments.reading.text.options());
-    reading.patches = patches;
+    (reading.patches, reading.skips_bad) = (patches, arguments.reading.skip_bad.is_some());
     let mut set = data::open_with(data, &requirements, &reading)?;
     if let Some(part) = part {
         set = set.part(part, arguments.reading.split_seed)?;

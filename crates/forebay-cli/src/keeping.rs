@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use forebay::{Checkpoint, CheckpointFolder, Error, files};
 
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, is_same};
 
 /// The folder in which an interrupted run leaves its checkpoint if none was specified.
 const USUAL: &str = "forebay-checkpoint";
@@ -145,12 +145,6 @@ fn unused(folder: &Path, name: &str) -> PathBuf {
     let first = folder.join(name);
     let numbered = (2_u32..).map(|count| folder.join(format!("{name}-{count}")));
     std::iter::once(first.clone()).chain(numbered).find(|path| !path.exists()).unwrap_or(first)
-}
-
-/// Returns whether two paths name the same folder.
-pub fn is_same(one: &Path, other: &Path) -> bool {
-    let real = |path: &Path| std::fs::canonicalize(path).ok();
-    one == other || (real(one).is_some() && real(one) == real(other))
 }
 
 /// Returns what the user should know before the first step; `None` if the usual folder can be written.

@@ -1,10 +1,10 @@
 //! The record of a run: a line for each step and each validation, as JSON or as a table.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use forebay::StepReport;
+use forebay::{StepReport, files};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -45,6 +45,8 @@ pub struct LogFile {
     form: Form,
     /// The validation metrics, in the order of the columns.
     metrics: Vec<String>,
+    /// The step of the validation that the earlier record ends with. A run that resumes from its end validates there again.
+    validated: Option<u64>,
     /// Whether a line could not be written, after which no further lines are.
     is_broken: bool,
 }
@@ -55,8 +57,8 @@ impl LogFile {
     /// # Errors
     /// Fails if the file holds something other than such a record.
     pub fn check(path: &Path, done: u64, metrics: Vec<String>) -> Result<(), Failure> {
-        let (_, _, header) = layout(path, metrics);
-        kept(path, header.as_deref(), done).map(drop)
+        let (form, _, header) = layout(path, metrics);
+        kept(path, form, header.as_deref(), done).map(drop)
     }
 
     /// Starts a record of steps and of validations with these metrics. Lines of an earlier record are kept up to step `done`, if the run
@@ -66,18 +68,22 @@ impl LogFile {
     /// Fails if the file cannot be written, or holds something other than such a record.
     pub fn new(path: &Path, done: u64, metrics: Vec<String>) -> Result<LogFile, Failure> {
         let (form, metrics, header) = layout(path, metrics);
-        let earlier = kept(path, header.as_deref(), done)?;
-        let refused = |error: std::io::Error| output::refused(path, &error);
-        let mut file = BufWriter::new(File::create(path).map_err(refused)?);
-        let lines = header.into_iter().chain(earlier);
-        lines.into_iter().try_for_each(|line| writeln!(file, "{line}")).map_err(refused)?;
-        file.flush().map_err(refused)?;
-        Ok(LogFile { path: path.to_owned(), file, form, metrics, is_broken: false })
+        let earlier = kept(path, form, header.as_deref(), done)?;
+        let validated = earlier.last().filter(|line| is_validation(line, form)).and_then(|line| step_of(line, form));
+        let text: String = header.into_iter().chain(earlier).map(|line| line + "\n").collect();
+        let opened = match done > 0 && path.is_file() {
+            // Lines of the earlier record are not lost if this process dies now.
+            true => files::write(path, text.as_bytes()).and_then(|()| OpenOptions::new().append(true).open(path)),
+            false => File::create(path).and_then(|mut file| file.write_all(text.as_bytes()).map(|()| file)),
+        };
+        let file = BufWriter::new(opened.map_err(|error| output::refused(path, &error))?);
+        Ok(LogFile { path: path.to_owned(), file, form, metrics, validated, is_broken: false })
     }
 
     /// Writes a line. A failure to write is reported once, and training continues.
     pub fn line(&mut self, line: &Value) {
-        if self.is_broken {
+        let is_repeated = line["kind"] == "validation" && self.validated.is_some_and(|step| line["step"] == step);
+        if self.is_broken || is_repeated {
             return;
         }
         let mut keys = columns(&self.metrics).into_iter();
@@ -161,7 +167,7 @@ fn cell(value: Option<&Value>) -> String {
 }
 
 /// Returns the lines of an earlier record, if any, up to step `done`.
-fn kept(path: &Path, header: Option<&str>, done: u64) -> Result<Vec<String>, Failure> {
+fn kept(path: &Path, form: Form, header: Option<&str>, done: u64) -> Result<Vec<String>, Failure> {
     if done == 0 || !path.is_file() {
         return Ok(Vec::new());
     }
@@ -171,12 +177,24 @@ fn kept(path: &Path, header: Option<&str>, done: u64) -> Result<Vec<String>, Fai
     if header.is_some_and(|header| lines.next().is_some_and(|line| line != header)) {
         return Err(refuse("its columns differ from those of this run (use --log to choose another file)".to_owned()));
     }
-    let step_of = |line: &str| match header {
-        None => serde_json::from_str::<Value>(line).ok()?.get("step")?.as_u64(),
-        Some(_) => line.split(',').nth(1)?.parse().ok(),
-    };
     // A process that was killed may have left an incomplete line.
-    Ok(lines.filter(|line| step_of(line).is_some_and(|step| step <= done)).map(str::to_owned).collect())
+    Ok(lines.filter(|line| step_of(line, form).is_some_and(|step| step <= done)).map(str::to_owned).collect())
+}
+
+/// Returns the step of a line, or `None` if the line is incomplete.
+fn step_of(line: &str, form: Form) -> Option<u64> {
+    match form {
+        Form::Json => serde_json::from_str::<Value>(line).ok()?.get("step")?.as_u64(),
+        Form::Table => line.split(',').nth(1)?.parse().ok(),
+    }
+}
+
+/// Returns whether a line is that of a validation.
+fn is_validation(line: &str, form: Form) -> bool {
+    line.starts_with(match form {
+        Form::Json => "{\"kind\":\"validation\"",
+        Form::Table => "validation,",
+    })
 }
 
 #[cfg(test)]
@@ -198,7 +216,7 @@ mod tests {
             text.push_str("{\"kind\":\"st");
             std::fs::write(&path, text).unwrap();
             let mut log = LogFile::new(&path, 2, names()).unwrap();
-            log.line(&validation_line(3, 2, &numbers));
+            (2..=3).for_each(|step| log.line(&validation_line(step, 2, &numbers)));
             let text = std::fs::read_to_string(&path).unwrap();
             let lines: Vec<&str> = text.lines().skip(header).collect();
             let expected = match name {

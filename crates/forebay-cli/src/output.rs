@@ -120,6 +120,32 @@ pub fn check_different(files: &[(&str, &Path)]) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Returns whether two paths name the same file or folder.
+pub fn is_same(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| std::fs::canonicalize(path).ok();
+    one == other || (real(one).is_some() && real(one) == real(other))
+}
+
+/// Checks that no flag writes a file that the command reads, because the file would be lost. Inputs can be data sets, with a selection of
+/// samples.
+///
+/// # Errors
+/// Names the flag and the file.
+pub fn check_unread(files: &[(&str, &Path)], inputs: &[&str]) -> Result<(), Failure> {
+    let of_input = |input: &&str| {
+        let selected = input.rsplit_once('#').map(|(path, _)| Path::new(path).to_owned());
+        [Some(Path::new(input).to_owned()), selected].into_iter().flatten().filter(|path| path.is_file())
+    };
+    let inputs: Vec<_> = inputs.iter().flat_map(of_input).collect();
+    match files.iter().find(|(_, path)| inputs.iter().any(|input| is_same(path, input))) {
+        Some((flag, path)) => {
+            let path = path.display();
+            Err(Failure::Usage(format!("{flag} would replace {path}, which this command reads; name another file")))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Fails now if files could not be written into a folder later. A missing folder is not created yet.
 ///
 /// # Errors
@@ -162,6 +188,20 @@ mod tests {
         assert!(check_writable(&folder.path().join("none/model.onnx")).is_err());
         write(&folder.path().join("file"), "text").unwrap();
         assert!(check_folder(&folder.path().join("file/deep")).is_err());
+    }
+
+    #[test]
+    fn what_is_read_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let [data, other] = ["d.npz", "other"].map(|name| folder.path().join(name));
+        std::fs::write(&data, "samples").unwrap();
+        let (plain, linked) = (data.display().to_string(), folder.path().join("linked"));
+        std::os::unix::fs::symlink(&data, &linked).unwrap();
+        for (path, input) in [(&data, plain.clone()), (&linked, format!("{plain}#0..5"))] {
+            let text = check_unread(&[("--out", path.as_path())], &[input.as_str()]).unwrap_err().to_string();
+            assert!(text.starts_with("--out would replace "), "{text}");
+        }
+        check_unread(&[("--out", other.as_path())], &[plain.as_str()]).unwrap();
     }
 
     #[test]

@@ -94,7 +94,7 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
         drop(waiting);
         warn_of_unknown_costs(trainer.unknown_costs());
         tell_of_budget(&arguments.device, trainer.budget_excludes_process());
-        arguments.updates.tell(trainer.statistics());
+        arguments.updates.tell(&trainer.plan_as_made().statistics);
         show(arguments, machine.as_ref(), trainer.plan(), &trainer.explain(), &trainer.costs(), scaling.as_ref())
     } else {
         let mut options = SessionOptions::default();

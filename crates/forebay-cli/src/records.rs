@@ -115,7 +115,7 @@ impl Records {
         let rows: Vec<u64> = (0..samples.labels.shape()[0]).collect();
         let predicted = predicted.map(|labels| Batch { labels: labels.rows(&rows), inputs: samples.inputs.clone() });
         for (name, batch) in [("labels", Some(samples)), ("predictions", predicted)] {
-            match batch.map(|batch| sheet::png(&batch)).transpose() {
+            match batch.map(|batch| sheet::png(&batch, &[])).transpose() {
                 Ok(png) => png.iter().for_each(|png| events.picture(step, &format!("validation/{name}"), png)),
                 Err(error) => {
                     self.predictions = None;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use forebay::data::{Batch, DataSet, Loaded, Loader, Normalization};
+use forebay::explain::explain;
 use forebay::{CheckpointFolder, Model, Replan, ReplanReason, StepReport, Trainer, TrainerOptions, memory_picture};
 use forebay_device::process::give_back;
 use serde_json::{Value, json};
@@ -162,6 +163,9 @@ pub fn check_outputs(arguments: &TrainArguments) -> Result<(), Failure> {
         files.into_iter().filter_map(|(flag, path)| Some((flag, path.as_deref()?))).collect();
     files.iter().try_for_each(|(_, path)| output::check_writable(path))?;
     output::check_different(&files)?;
+    let data: Vec<&str> =
+        [Some(&arguments.data), arguments.validate.as_ref()].into_iter().flatten().map(String::as_str).collect();
+    output::check_unread(&files, &data)?;
     let folders = [&arguments.save_adapters, &arguments.records.tensorboard];
     folders.into_iter().flatten().try_for_each(|folder| output::check_folder(folder))
 }
@@ -191,6 +195,8 @@ struct Run<'a> {
     /// The numbers of all validations, and the latest one with its step.
     validations: Vec<Value>,
     latest: Option<(u64, Validation)>,
+    /// Whether the validation after the last step is due. A run that fails in it resumes with it.
+    validation_is_due: bool,
     records: Records,
     budget_file: Option<BudgetFile>,
     /// The total number of steps, including those before a checkpoint.
@@ -217,7 +223,7 @@ impl<'a> Run<'a> {
         output::complain(&format!("data: {}", found(&arguments.data, &data)?));
         tell_of_limit(trainer.memory_limit());
         tell_of_budget(&arguments.device, trainer.budget_excludes_process());
-        arguments.updates.tell(trainer.statistics());
+        arguments.updates.tell(&trainer.plan_as_made().statistics);
         if let Err(reason) = plan_validation(&mut trainer, arguments, batch_size, validation.as_ref()) {
             output::complain(&format!("warning: {reason}"));
         }
@@ -258,6 +264,7 @@ impl<'a> Run<'a> {
             validation_data: validation,
             validations: Vec::new(),
             latest: None,
+            validation_is_due: kept("validation_is_due").as_bool().unwrap_or_default(),
             records: Records::none(&arguments.records),
             budget_file,
             steps_in_all,
@@ -303,6 +310,7 @@ impl<'a> Run<'a> {
         let mut is_enough = reason.is_some();
         self.loader.end_at(steps);
         let progress = Progress::new(done, steps, self.arguments.report.json);
+        is_enough |= self.validate_if_due(&progress)?;
         while self.trainer.step_count() < steps && !is_enough && !self.processes.any(interrupt::requested())? {
             if let Some(file) = &mut self.budget_file {
                 file.apply(&mut self.trainer, &progress)?;
@@ -347,16 +355,21 @@ impl<'a> Run<'a> {
         // A step that changed nothing because its loss is not a number says nothing about the epoch.
         let loss = Some(report.loss).filter(|loss| loss.is_finite() || !report.skipped);
         let epoch_mean = self.epoch_loss.add(step, loss, steps_per_epoch);
-        let records = &self.arguments.records;
-        let every = records.validation_steps(steps_per_epoch);
-        let (Some(every), Some(data)) = (every, self.arguments.validation()) else {
+        let every = self.arguments.records.validation_steps(steps_per_epoch);
+        let every = every.filter(|_| self.arguments.validation().is_some());
+        self.validation_is_due = every.is_some_and(|every| step.is_multiple_of(every));
+        if every.is_none() {
             epoch_mean.into_iter().for_each(|mean| self.trainer.observe(mean));
-            return Ok(false);
-        };
-        if !step.is_multiple_of(every) {
-            return Ok(false);
         }
+        self.validate_if_due(progress)
+    }
+
+    /// Validates if that is due after the last step, and updates what follows from the loss. Returns whether training ends here.
+    fn validate_if_due(&mut self, progress: &Progress) -> Result<bool, Failure> {
+        let (true, Some(data)) = (self.validation_is_due, self.arguments.validation()) else { return Ok(false) };
+        let step = self.trainer.step_count();
         let validation = self.validate_now(&data)?;
+        self.validation_is_due = false;
         progress.line(&format!(
             "step {step}: {}",
             validation.lines().join("; ").split_whitespace().collect::<Vec<_>>().join(" ")
@@ -366,7 +379,7 @@ impl<'a> Run<'a> {
             progress.line(&format!("warning: {error}; training continues without the checkpoint of the lowest loss"));
         }
         self.latest = Some((step, validation));
-        let reason = self.best.reason_to_stop(records.patience);
+        let reason = self.best.reason_to_stop(self.arguments.records.patience);
         if let Some(reason) = &reason {
             progress.line(&format!("stopped after step {step}: {reason}"));
         }
@@ -402,7 +415,7 @@ impl<'a> Run<'a> {
         let is_allowed = self.trainer.memory_limit().is_none();
         let is_alone = self.processes.group().is_none();
         let is_wanted = !self.arguments.no_compare && !self.steps.is_empty() && is_allowed && is_alone;
-        self.trainer.statistics().device_budget_bytes.filter(|_| is_wanted)?;
+        self.trainer.plan_as_made().statistics.device_budget_bytes.filter(|_| is_wanted)?;
         let samples = self.loader.samples(0);
         let batch = self.loader.data().batch(&samples);
         let compared = batch.map_err(Failure::from).and_then(|batch| {
@@ -418,11 +431,13 @@ impl<'a> Run<'a> {
 
     /// Returns the numbers of the run so far.
     fn report(&self, (device_peak_bytes, resident_peak_bytes): (u64, Option<u64>)) -> Report<'_> {
-        let (steps, statistics) = (&self.steps, self.trainer.statistics());
-        let device = &self.arguments.device;
+        let (steps, plan, device) = (&self.steps, self.trainer.plan_as_made(), &self.arguments.device);
         let explanation = (device.memory == MemoryKind::Planned)
-            .then(|| of_run(self.trainer.explain(), &device.device, device_peak_bytes, resident_peak_bytes));
+            .then(|| of_run(explain(plan), &device.device, device_peak_bytes, resident_peak_bytes));
         let limit = self.trainer.memory_limit();
+        // Lines about a process limit do not contain the smallest budget.
+        let has_smallest = self.arguments.report.json || limit.is_none();
+        let statistics = if has_smallest { self.trainer.statistics() } else { &plan.statistics };
         Report { steps, statistics, device_peak_bytes, resident_peak_bytes, limit, explanation }
     }
 
@@ -432,7 +447,7 @@ impl<'a> Run<'a> {
         let Some(path) = report else { return Ok(()) };
         let device = &self.arguments.device;
         let memory = (device.memory == MemoryKind::Planned)
-            .then(|| memory_picture(self.trainer.plan(), "device memory over a step").svg());
+            .then(|| memory_picture(self.trainer.plan_as_made(), "device memory over a step").svg());
         let report = self.report((self.trainer.usage().heap_peak_bytes, resident_peak_bytes()));
         let page = Page {
             model: &self.arguments.model.display().to_string(),

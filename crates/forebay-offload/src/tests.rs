@@ -170,6 +170,19 @@ fn memories_without_limit_are_as_good_as_large_ones() {
 }
 
 #[test]
+fn the_memory_that_a_refusal_names_suffices() {
+    let mut workload = there_and_back(10, 22, 1 << 30);
+    workload.machine.device_memory_bytes = 1;
+    // The first kernel touches fewer tensors than others.
+    let Err(SwapError::DeviceMemory { kernel, needed_bytes, .. }) = workload.validate() else { panic!("it fits") };
+    assert!(kernel > 0, "kernel {kernel}");
+    workload.machine.device_memory_bytes = needed_bytes - 1;
+    assert!(workload.validate().is_err());
+    workload.machine.device_memory_bytes = needed_bytes;
+    assert_eq!(workload.validate(), Ok(()));
+}
+
+#[test]
 fn rates_and_lists_that_mean_nothing_are_refused() {
     let refused = |workload: &Workload, words: &str| {
         for error in [plan(workload, &mut |_| ()).err(), demand_lru(workload).err()] {

@@ -172,6 +172,7 @@ impl Workload {
         for (index, kernel) in self.kernels.iter().enumerate() {
             self.validate_kernel(index, kernel)?;
         }
+        self.validate_memory()?;
         // Rates do not matter if nothing crosses: the device holds everything, and demand paging has nothing to load in its first step.
         // Those of the SSD do not matter either if the host can hold everything.
         let live_bytes = live_peak_bytes(self);
@@ -211,16 +212,20 @@ impl Workload {
                 return Err(SwapError::Meaning { reason });
             }
         }
-        let needed_bytes = self.working_set_bytes(kernel);
-        if needed_bytes > self.machine.device_memory_bytes {
-            return Err(SwapError::DeviceMemory {
-                kernel: index,
-                name: kernel.name.clone(),
-                needed_bytes,
-                device_memory_bytes: self.machine.device_memory_bytes,
-            });
-        }
         Ok(())
+    }
+
+    /// Checks that the device holds what the kernel with the most bytes needs: every kernel then fits.
+    fn validate_memory(&self) -> Result<(), SwapError> {
+        let device_memory_bytes = self.machine.device_memory_bytes;
+        let needed = self.kernels.iter().map(|kernel| self.working_set_bytes(kernel)).enumerate();
+        match needed.rev().max_by_key(|&(_, needed_bytes)| needed_bytes) {
+            Some((kernel, needed_bytes)) if needed_bytes > device_memory_bytes => {
+                let name = self.kernels[kernel].name.clone();
+                Err(SwapError::DeviceMemory { kernel, name, needed_bytes, device_memory_bytes })
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -21,7 +21,21 @@ impl Checkpoint {
         let refused = |reason| Error::Checkpoint { path: self.source.clone(), reason };
         let types = self.types_of(model.graph()).map_err(refused)?;
         self.check_alpha(model).map_err(refused)?;
+        self.check_adapters(model).map_err(refused)?;
         model.write(path.as_ref(), &types, &mut |name, take| self.contents[name].give_in_pieces(take))
+    }
+
+    /// Checks that the checkpoint has the adapters of the model, which are merged into their weights.
+    fn check_adapters(&self, model: &Model) -> Result<(), String> {
+        let mut adapters = model.onnx().adapters().iter();
+        let is_missing = |factor: &String| !self.contents.contains_key(factor);
+        match adapters.find(|adapter| is_missing(&adapter.left) || is_missing(&adapter.right)) {
+            Some(adapter) => Err(format!(
+                "the model has adapters of '{}', but the checkpoint does not; use the adapters of the run that wrote it",
+                adapter.weight
+            )),
+            None => Ok(()),
+        }
     }
 
     /// Returns the types of the graph's initializers that the checkpoint holds. Everything in the checkpoint must belong to the graph.

@@ -114,6 +114,7 @@ impl Run<'_> {
             "normalization": self.normalization.as_ref().map(|normalization| &normalization.channels),
             "epoch_loss": self.epoch_loss.json(),
             "best": self.best.json(),
+            "validation_is_due": self.validation_is_due,
         });
         let batches = batches(self.arguments);
         batches.as_object().into_iter().flatten().for_each(|(key, value)| position[key] = value.clone());
