@@ -93,8 +93,10 @@ pub fn infer_known(graph: &mut Graph, sizes: &Sizes) -> Result<Vec<Waiting>, Mod
                     nodes.into_iter().rev().for_each(|node| pending.push_front(node));
                     if pending.len() + graph.nodes.len() > NODES_MAX {
                         let reason = format!(
-                            "the model with unrolled loops has more than {NODES_MAX} nodes; a Loop whose body computes its \
-                             condition from data is not unrolled"
+                            "with the nodes that replace {} '{}', the model has more than {NODES_MAX}; use fewer iterations, or a \
+                             Loop, which runs its body repeatedly outside training if it is too long to be unrolled",
+                            node.operation.name(),
+                            node.label(graph)
                         );
                         return Err(ModelError::Request { reason });
                     }

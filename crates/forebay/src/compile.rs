@@ -338,6 +338,11 @@ impl Compiled {
         self.program.launches.len() * LAUNCH_BYTES + plan.commands.len() * COMMAND_BYTES
     }
 
+    /// Returns the plan as it was made: its statistics may lack the smallest budget.
+    pub(crate) fn plan_as_made(&self) -> &Plan {
+        self.step.plan()
+    }
+
     /// Returns the plan, with the smallest budget in its statistics.
     pub(crate) fn plan(&self, machine: &LimitedDevice) -> &Plan {
         let plan = self.step.plan();

@@ -343,8 +343,9 @@ fn typed(mut graph: Graph, sizes: &Sizes) -> Result<Graph, Error> {
     let batch_size = sizes.batch_size;
     check_batch_size(batch_size)?;
     let stated = batch_size.and_then(|size| replace_batch_size(&mut graph, size));
+    let is_known = |graph: &Graph, value: &str| graph.find(value).is_some_and(|id| graph.is_constant(id));
     let inferred = infer::infer_sizes(&mut graph, sizes).map_err(|error| match error {
-        error @ ModelError::NeedsValue { .. } => ModelError::Request {
+        ModelError::NeedsValue { ref value, .. } if !is_known(&graph, value) => ModelError::Request {
             reason: format!(
                 "{error}; all sizes, and how often loops run, must be known before a training step begins; make what is computed too \
                  late an input or a constant of the model"

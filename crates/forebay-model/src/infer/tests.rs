@@ -279,6 +279,77 @@ fn a_loop_with_long_loops_inside_is_not_unrolled() {
 }
 
 #[test]
+fn loops_that_are_too_long_together_are_not_all_unrolled() {
+    let types = [("x".to_string(), TensorType::new(DataType::Float32, &[2]))].into();
+    let mut graph = nested([3, 10_000], false);
+    let mut longer = graph.nodes[0].clone();
+    let count = graph.add_initializer("a longer count", Tensor::from_i64(&[], &[25]));
+    let z = graph.add_value("z", None);
+    (longer.inputs[0], longer.outputs) = (Some(count), vec![Some(z)]);
+    graph.constants.insert(count);
+    let mut alone = graph.clone();
+    (alone.nodes, alone.outputs) = (vec![longer.clone()], vec![z]);
+    assert!(!expand::runs_again(&alone, &longer));
+    graph.nodes.push(longer);
+    graph.outputs.push(z);
+    let message = infer(&mut graph.clone(), None).unwrap_err().to_string();
+    assert!(message.contains("25 iterations are too many to unroll"), "{message}");
+    let crate::stages::Next::Repeat { repetition, rest } = crate::stages::next(&graph, &types).unwrap() else {
+        panic!("expected one loop to run repeatedly");
+    };
+    assert_eq!(repetition.outputs, [Some("z".to_string())]);
+    assert!(rest.nodes.len() >= 30_000, "{} nodes", rest.nodes.len());
+}
+
+#[test]
+fn iterations_draw_other_numbers_even_with_a_seed() {
+    use crate::graph::Subgraph;
+    let seeded = [("seed", Attribute::Float(1.0)), ("shape", Attribute::Ints(vec![2]))];
+    let with_inputs = || {
+        let mut graph = Graph::default();
+        graph.inputs = ["i", "goes_on", "a"].iter().map(|name| graph.add_value(name, None)).collect();
+        let (goes_on, a) = (graph.inputs[1], graph.inputs[2]);
+        (graph, goes_on, a)
+    };
+    let (mut inner, goes_on, a) = with_inputs();
+    let drawn = push(&mut inner, "RandomUniform", &[], &seeded);
+    let sum = push(&mut inner, "Add", &[a, drawn], &[]);
+    inner.outputs = vec![goes_on, sum];
+    let looped = |body: Graph, inputs: &[ValueId], output: ValueId| Node {
+        name: "a Loop".to_string(),
+        operation: Operation::onnx(
+            "Loop",
+            &[("body", Attribute::Graph(std::sync::Arc::new(Subgraph { graph: body, captured: vec![] })))],
+        ),
+        inputs: inputs.iter().copied().map(Some).collect(),
+        outputs: vec![Some(output)],
+    };
+    let (mut outer, goes_on, a) = with_inputs();
+    let three = push(&mut outer, "Constant", &[], &[("value_int", Attribute::Int(3))]);
+    let last = outer.add_value("last", None);
+    outer.nodes.push(looped(inner, &[three, goes_on, a], last));
+    outer.outputs = vec![goes_on, last];
+    let (mut graph, x) = graph(&[Dimension::Known(2)]);
+    let count = graph.add_initializer("count", Tensor::from_i64(&[], &[4]));
+    let condition = graph.add_initializer("condition", expand::truth(true));
+    graph.constants.extend([count, condition]);
+    let y = graph.add_value("y", None);
+    graph.nodes = vec![looped(outer, &[count, condition, x], y)];
+    let also = push(&mut graph, "RandomUniform", &[], &seeded);
+    graph.outputs = vec![y, also];
+    infer(&mut graph, None).unwrap();
+    let program = crate::lower::lower(&graph, &std::collections::BTreeSet::new()).unwrap();
+    let number = |launch: &crate::program::ProgramLaunch| match launch.kernel {
+        forebay_base::Kernel::Random { node, .. } => Some(node),
+        _ => None,
+    };
+    let numbers: Vec<u64> = program.launches.iter().filter_map(number).collect();
+    let distinct: std::collections::BTreeSet<u64> = numbers.iter().copied().collect();
+    // The node outside draws what the first iteration draws.
+    assert_eq!((numbers.len(), distinct.len()), (13, 12), "{numbers:x?}");
+}
+
+#[test]
 fn a_loop_that_ends_by_itself_is_one_node_of_the_loop_around_it() {
     for (ends, is_unrolled) in [(true, true), (false, false)] {
         let graph = nested([50, 8000], ends);

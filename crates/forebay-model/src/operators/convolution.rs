@@ -1,7 +1,7 @@
-//! Convolution, its transpose, and pooling, in 1 to 3 spatial dimensions.
+//! Convolution, its transpose, and the windows of pooling, in 1 to 3 spatial dimensions.
 
 use forebay_base::Kernel;
-use forebay_base::kernel::{Activation, Convolution, PoolOp, ReduceOp, Window};
+use forebay_base::kernel::{Activation, Convolution, Window};
 
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::size;
@@ -10,13 +10,7 @@ use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
 /// The rows of this family.
-pub const ROWS: &[Operator] = &[
-    composed!("AveragePool", average_pool),
-    composed!("Conv", convolution),
-    composed!("ConvTranspose", transposed_convolution),
-    composed!("GlobalAveragePool", global_average_pool),
-    composed!("GlobalMaxPool", global_max_pool),
-];
+pub const ROWS: &[Operator] = &[composed!("Conv", convolution), composed!("ConvTranspose", transposed_convolution)];
 
 /// The spatial sizes of an operand [n, c, ..].
 pub(super) fn spatial<'a>(view: &NodeView, what: &str, ty: &'a TensorType) -> Result<&'a [u64], ModelError> {
@@ -250,42 +244,4 @@ pub(super) fn pool_window(view: &NodeView, x: &TensorType) -> Result<(Window, Ve
         kernel.iter().map(|&value| size(view, "a kernel size", value)).collect::<Result<Vec<u64>, ModelError>>()?;
     let (window, sizes) = window(view, input, &kernel, view.int("ceil_mode", 0)? != 0)?;
     Ok((window, [&x.shape[..2], &sizes].concat()))
-}
-
-fn average_pool(view: NodeView) -> Result<Decomposition, ModelError> {
-    let mut c = Composer::new(view);
-    let x = c.input(0)?;
-    let y = averaged(&mut c, &x)?;
-    c.finish(y)
-}
-
-/// The averages over the node's windows.
-pub(super) fn averaged(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
-    let op = PoolOp::Average { count_include_pad: c.view.int("count_include_pad", 0)? != 0 };
-    let (window, shape) = pool_window(&c.view, &x.ty)?;
-    Ok(c.kernel(Kernel::Pool { op, window }, &[x], TensorType::new(x.ty.data_type, &shape)))
-}
-
-fn global_average_pool(view: NodeView) -> Result<Decomposition, ModelError> {
-    let mut c = Composer::new(view);
-    let x = c.input(0)?;
-    spatial(&view, "the input", &x.ty)?;
-    let axes: Vec<usize> = (2..x.ty.shape.len()).collect();
-    let y = c.reduce(ReduceOp::Mean, &axes, &x)?;
-    c.finish(y)
-}
-
-/// A max pool with one window over everything. As in any max pool, the first of equal largest elements gets the gradient.
-fn global_max_pool(view: NodeView) -> Result<Decomposition, ModelError> {
-    let mut c = Composer::new(view);
-    let x = c.input(0)?;
-    let kernel = spatial(&view, "the input", &x.ty)?.to_vec();
-    let n = kernel.len();
-    let mut shape = x.ty.shape[..2].to_vec();
-    shape.resize(2 + n, 1);
-    let window =
-        Window { kernel, strides: vec![1; n], dilations: vec![1; n], pads_begin: vec![0; n], pads_end: vec![0; n] };
-    let kernel = Kernel::Pool { op: PoolOp::Max, window };
-    let y = c.kernel(kernel, &[&x], TensorType::new(x.ty.data_type, &shape));
-    c.finish(y)
 }

@@ -39,11 +39,17 @@ pub(super) fn weighted_sums(c: &mut Composer, x: &Part, axis: usize, rows: &[Tap
     } else {
         let (mut indices, mut weights) = (Vec::new(), Vec::new());
         for row in rows {
-            for k in 0..taps {
-                let (tap, weight) = row.get(k).copied().unwrap_or((0, 0.0));
-                indices.push(tap as i64);
-                weights.push(weight);
+            // A tap of weight 0 is replaced by half of one that counts, because 0 times an infinite element is not 0.
+            let mut used: Taps = row.iter().copied().filter(|&(_, weight)| weight != 0.0).collect();
+            used.resize(taps, (0, 0.0));
+            for k in 1..taps {
+                if used[k].1 == 0.0 {
+                    used[k - 1].1 *= 0.5;
+                    used[k] = used[k - 1];
+                }
             }
+            indices.extend(used.iter().map(|&(tap, _)| tap as i64));
+            weights.extend(used.iter().map(|&(_, weight)| weight));
         }
         let weights = c.floats(x.ty.data_type, &[count, taps as u64, 1], &weights)?;
         let taken = take(c, &x, 1, &indices);

@@ -6,6 +6,7 @@ use forebay_base::{DataType, Kernel};
 use super::convolution::{per_dimension, pool_window, spatial};
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::indices::{integer, require_indices, steps};
+use super::pooling::pooled;
 use super::scattering::scatter;
 use super::shapes::{product, size};
 use crate::error::ModelError;
@@ -24,11 +25,13 @@ fn max_pool(view: NodeView) -> Result<Decomposition, ModelError> {
         DataType::Int8 | DataType::UInt8 => c.cast(&given, DataType::Float32),
         _ => given.clone(),
     };
-    let ty = TensorType::new(x.ty.data_type, &shape);
-    let y = c.kernel(Kernel::Pool { op: PoolOp::Max, window: window.clone() }, &[&x], ty);
+    let y = pooled(&mut c, &x, PoolOp::Max, window.clone(), &shape)?;
     let y = c.cast(&y, given.ty.data_type);
     if !matches!(view.node.outputs.get(1), Some(Some(_))) {
         return c.finish(y);
+    }
+    if x.ty.data_type == DataType::Float64 {
+        return Err(view.error("output 1, the positions, is not supported in float64; cast to float32 first"));
     }
     let indices = places(&mut c, &x, window, &shape)?;
     c.finish_all(vec![y, indices])

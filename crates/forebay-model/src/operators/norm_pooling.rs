@@ -1,13 +1,12 @@
 //! Norms of windows, in 1 to 3 spatial dimensions, and of whole images.
 
-use forebay_base::Kernel;
 use forebay_base::kernel::{BinaryOp, PoolOp, ReduceOp, UnaryOp};
 
 use super::convolution::{pool_window, spatial};
 use super::decomposition::{Composer, Decomposition, Part, composed};
+use super::pooling::pooled;
 use super::shapes::require_few;
 use crate::error::ModelError;
-use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
 /// The rows of this family.
@@ -83,7 +82,7 @@ fn lp_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     }
     let powers = to_power(&mut c, &x, p)?;
     let op = PoolOp::Average { count_include_pad: false };
-    let means = c.kernel(Kernel::Pool { op, window }, &[&powers], TensorType::new(x.ty.data_type, &shape));
+    let means = pooled(&mut c, &powers, op, window, &shape)?;
     let counts = c.floats(x.ty.data_type, &shape[2..], &counts)?;
     let sums = c.binary(BinaryOp::Multiply, &means, &counts)?;
     let y = root(&mut c, &sums, p)?;

@@ -4,9 +4,9 @@ use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::{DataType, Kernel, narrow};
 
 use super::conversion::{narrowing, type_attribute};
-use super::convolution::averaged;
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::indices::repeated;
+use super::pooling::averaged;
 use super::shapes::product;
 use crate::error::ModelError;
 use crate::graph::TensorType;

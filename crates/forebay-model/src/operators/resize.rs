@@ -75,7 +75,7 @@ fn resize(view: NodeView) -> Result<Decomposition, ModelError> {
         let y = sampling::nothing(&mut c, result_type, &shape);
         return c.finish(y);
     }
-    // Differences of two elements can exceed the range of float16.
+    // Nothing is rounded to float16 between the axes.
     let mut y = match &mode {
         Mode::Nearest => x.clone(),
         Mode::Linear if result_type.is_float() => c.cast(&x, result_type.computed_in()),
@@ -100,7 +100,7 @@ fn resize(view: NodeView) -> Result<Decomposition, ModelError> {
         let inside: Vec<f64> = positions.iter().map(|position| position.clamp(0.0, last)).collect();
         y = match &mode {
             Mode::Nearest => nearest(&mut c, &y, axis, &coordinates.rounded(&view, &inside, target.scale)?)?,
-            Mode::Linear => linear(&mut c, &y, axis, &inside)?,
+            Mode::Linear => linear(&mut c, &y, axis, &inside, !result_type.is_float())?,
             &Mode::Weighted { cubic, antialias, exclude_outside } => {
                 let stretch = if antialias { (1.0 / target.scale).max(1.0) } else { 1.0 };
                 let kernel = InterpolationKernel { cubic, stretch, exclude_outside };
@@ -284,19 +284,30 @@ fn nearest(c: &mut Composer, x: &Part, axis: usize, indices: &[i64]) -> Result<P
     c.reshape(&blocks, &shape)
 }
 
-/// left + weight (right - left) for the two neighbours.
-fn linear(c: &mut Composer, x: &Part, axis: usize, positions: &[f64]) -> Result<Part, ModelError> {
-    let last = x.ty.shape[axis] as i64 - 1;
-    let left: Vec<i64> = positions.iter().map(|position| position.floor() as i64).collect();
-    let right: Vec<i64> = left.iter().map(|&index| (index + 1).min(last)).collect();
-    let weights: Vec<f64> = positions.iter().map(|position| position - position.floor()).collect();
+/// The weighted sum of the two neighbours. At a position without a second neighbour, the first one is also the second, so that no infinite
+/// element is multiplied by 0. Between equal integers, such a sum could be slightly less than they are and then be truncated, so the
+/// weighted difference is added to the first neighbour instead.
+fn linear(c: &mut Composer, x: &Part, axis: usize, positions: &[f64], are_integers: bool) -> Result<Part, ModelError> {
     let mut shape = vec![1; x.ty.shape.len() - axis];
     shape[0] = positions.len() as u64;
-    let weights = c.floats(x.ty.data_type, &shape, &weights)?;
-    let (left, right) = (take(c, x, axis, &left), take(c, x, axis, &right));
-    let difference = c.binary(BinaryOp::Subtract, &right, &left)?;
-    let weighted = c.binary(BinaryOp::Multiply, &difference, &weights)?;
-    c.binary(BinaryOp::Add, &left, &weighted)
+    let mut neighbour = |round: fn(f64) -> f64| {
+        take(c, x, axis, &positions.iter().map(|&position| round(position) as i64).collect::<Vec<_>>())
+    };
+    let (left, right) = (neighbour(f64::floor), neighbour(f64::ceil));
+    let weights = positions.iter().map(|position| position.fract());
+    if are_integers {
+        let weights = c.floats(x.ty.data_type, &shape, &weights.collect::<Vec<_>>())?;
+        let difference = c.binary(BinaryOp::Subtract, &right, &left)?;
+        let weighted = c.binary(BinaryOp::Multiply, &difference, &weights)?;
+        return c.binary(BinaryOp::Add, &left, &weighted);
+    }
+    let of_right: Vec<f64> = weights.map(|weight| if weight == 0.0 { 0.5 } else { weight }).collect();
+    let of_left: Vec<f64> = of_right.iter().map(|weight| 1.0 - weight).collect();
+    let [left, right] = [(left, of_left), (right, of_right)].map(|(neighbour, weights)| {
+        let weights = c.floats(x.ty.data_type, &shape, &weights)?;
+        c.binary(BinaryOp::Multiply, &neighbour, &weights)
+    });
+    c.binary(BinaryOp::Add, &left?, &right?)
 }
 
 /// y with the extrapolation value where the mask of an axis is set.

@@ -14,7 +14,7 @@ mod rules;
 mod transformers;
 mod vision;
 
-use super::{FAMILIES, NEWEST_OPSET, find};
+use super::{FAMILIES, NEWEST_OPSET, find, signatures};
 use crate::autodiff::gradients;
 use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
@@ -595,6 +595,27 @@ fn every_row_infers_and_lowers() {
             lower(&graph, &BTreeSet::new()).unwrap_or_else(|error| panic!("{error}"));
         }
     }
+}
+
+#[test]
+fn samples_have_inputs_and_attributes_of_their_operators() {
+    for row in FAMILIES.iter().flat_map(|family| family.iter()).filter(|row| row.domain.is_empty()) {
+        assert!(signatures::of(row.op_type).is_some(), "{}", row.op_type);
+        let samples = samples("", row.op_type).into_iter();
+        for (_, inputs, attributes, outputs) in samples.filter(|(version, ..)| *version == NEWEST_OPSET) {
+            let graph = graph_of(row.op_type, NEWEST_OPSET, inputs, &attributes, outputs);
+            signatures::check(&NodeView { graph: &graph, node: &graph.nodes[0] })
+                .unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+    let refused = |op_type: &str, inputs: Vec<Input>, attributes: &[(&'static str, Attribute)]| {
+        let graph = graph_of(op_type, NEWEST_OPSET, inputs, attributes, 1);
+        signatures::check(&NodeView { graph: &graph, node: &graph.nodes[0] }).unwrap_err().to_string()
+    };
+    let why = refused("ReduceSum", vec![fed(&[2, 3])], &[("axes", Attribute::Ints(vec![1]))]);
+    assert!(why.contains("no attribute 'axes' in operator set 28; it has keepdims, noop_with_empty_axes"), "{why}");
+    let why = refused("Relu", vec![fed(&[2]), Input::Absent, fed(&[2])], &[]);
+    assert!(why.contains("3 inputs are given, but it takes at most 1"), "{why}");
 }
 
 #[test]

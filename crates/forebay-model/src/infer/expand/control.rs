@@ -10,10 +10,11 @@ use super::{bind, constant, count, integers, node, select};
 use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, Subgraph, ValueId};
 use crate::operator::NodeView;
+use crate::operators::random::number_iteration;
 
 /// The most iterations that are unrolled; longer loops run their body repeatedly.
 const ITERATIONS_MAX: i64 = 1 << 16;
-/// The most nodes of an unrolled loop.
+/// The most nodes of an unrolled loop, together with those before it.
 pub(super) const NODES_MAX: i64 = 1 << 18;
 
 /// Returns the graph in an attribute.
@@ -115,9 +116,10 @@ pub(crate) fn runs_again(graph: &Graph, node: &Node) -> bool {
     number(&view, 0).is_some_and(|count| is_too_long(&view, count, &body))
 }
 
-/// Returns whether a loop has too many iterations to be unrolled.
+/// Returns whether a loop has too many iterations to be unrolled after the nodes that its graph has so far.
 fn is_too_long(view: &NodeView, count: i64, body: &Subgraph) -> bool {
-    unrolled_nodes(count, body, &|input| number(view, input)).is_none()
+    let before = view.graph.nodes.len() as i64;
+    unrolled_nodes(count, body, &|input| number(view, input)).is_none_or(|nodes| before + nodes > NODES_MAX)
 }
 
 /// Returns the number of nodes of an unrolled loop, or `None` if it has too many iterations or nodes. `outside` returns the number in an
@@ -137,8 +139,10 @@ fn unrolled_nodes(count: i64, body: &Subgraph, outside: &dyn Fn(usize) -> Option
         let count = known(0).filter(|_| keeps_condition(&inner, &known));
         count.and_then(|count| unrolled_nodes(count, &inner, &known)).map_or(1, |nodes| nodes.max(1))
     };
-    let nodes = inside.nodes.iter().map(of_node).fold(0, i64::saturating_add);
-    let all = count.saturating_mul(nodes);
+    // Each iteration's part of an output that is collected gets an axis, and each output a name.
+    let collected = (1 + inside.outputs.len()).saturating_sub(body.declared_inputs());
+    let nodes = inside.nodes.iter().map(of_node).fold(collected as i64, i64::saturating_add);
+    let all = count.saturating_mul(nodes).saturating_add(inside.outputs.len() as i64);
     (count <= ITERATIONS_MAX && all <= NODES_MAX).then_some(all)
 }
 
@@ -164,7 +168,12 @@ pub(super) fn repeat(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelE
         counted.ok_or_else(|| waits(1, "the number of iterations depends on what the loop computes"))?
     };
     if is_too_long(&view, count, &body) {
-        let reason = format!("{count} iterations are too many to unroll a body of this size, inner loops included");
+        let reason = format!(
+            "{count} iterations are too many to unroll: the loop would have more than {ITERATIONS_MAX} iterations, or more than \
+             {NODES_MAX} nodes with inner loops and the {} nodes before it; training needs fewer iterations, such as ones that process \
+             more at once",
+            graph.nodes.len()
+        );
         return Err(waits(0, &reason));
     }
     let mut current: Vec<ValueId> = (2..2 + carried).map(|i| view.input(i)).collect::<Result<_, _>>()?;
@@ -173,7 +182,8 @@ pub(super) fn repeat(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelE
     for i in 0..count {
         let mut inputs = vec![integers(graph, &[], &[i]), condition];
         inputs.extend(&current);
-        let (iteration, outputs) = inline(graph, like, &body, &inputs);
+        let (mut iteration, outputs) = inline(graph, like, &body, &inputs);
+        number_iteration(&mut iteration, i);
         nodes.extend(iteration);
         current = outputs[1..=carried].to_vec();
         scanned.iter_mut().zip(&outputs[1 + carried..]).for_each(|(all, &value)| all.push(value));

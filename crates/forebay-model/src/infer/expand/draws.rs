@@ -6,10 +6,7 @@
 use std::sync::Arc;
 
 use crate::graph::{Attribute, Graph, Node, Operation, Subgraph, ValueId};
-use crate::operators::random::inputs_of_draw;
-
-/// The factor of the step of an enclosing loop, to which that of an inner loop is added.
-const OUTER_FACTOR: i64 = 1_000_003;
+use crate::operators::random::{OUTER_FACTOR, inputs_of_draw};
 
 /// Returns whether a node draws random numbers.
 pub(crate) fn is_draw(node: &Node) -> bool {

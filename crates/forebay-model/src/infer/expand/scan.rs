@@ -8,6 +8,7 @@ use super::inline::inline;
 use crate::error::ModelError;
 use crate::graph::{Graph, Node, Subgraph, ValueId};
 use crate::operator::NodeView;
+use crate::operators::random::number_iteration;
 
 /// What is known of a `Scan` before it runs.
 struct Facts {
@@ -40,25 +41,31 @@ impl Facts {
         let nodes = self.body.graph.nodes.len();
         let all = i64::try_from(count).unwrap_or(i64::MAX).saturating_mul(nodes as i64 + 2);
         match all > NODES_MAX {
-            true => Err(view.error(format!("{count} iterations of {nodes} nodes are too many"))),
+            true => Err(view.error(format!(
+                "{count} iterations of {nodes} nodes and 2 more are above the maximum of {NODES_MAX} nodes; use shorter sequences, or a \
+                 Loop, which runs its body repeatedly outside training if it is too long to be unrolled"
+            ))),
             false => Ok(()),
         }
     }
 
-    /// Appends the iterations, one after the other. Returns the final states and, for each output, the collected values.
+    /// Appends the iterations of a sequence, one after the other. Returns the final states and, for each output, the collected values.
     fn iterate(
         &self,
         graph: &mut Graph,
         like: &Node,
+        sequence: usize,
         states: Vec<ValueId>,
         elements: &[Vec<ValueId>],
         nodes: &mut Vec<Node>,
     ) -> (Vec<ValueId>, Vec<Vec<ValueId>>) {
         let (mut current, mut scanned) = (states, vec![Vec::new(); self.scanned_outputs]);
-        for i in 0..elements.first().map_or(0, Vec::len) {
+        let count = elements.first().map_or(0, Vec::len);
+        for i in 0..count {
             let mut inputs = current.clone();
             inputs.extend(elements.iter().map(|parts| parts[i]));
-            let (iteration, outputs) = inline(graph, like, &self.body, &inputs);
+            let (mut iteration, outputs) = inline(graph, like, &self.body, &inputs);
+            number_iteration(&mut iteration, (sequence * count + i) as i64);
             nodes.extend(iteration);
             current = outputs[..self.states].to_vec();
             scanned.iter_mut().zip(&outputs[self.states..]).for_each(|(all, &value)| all.push(value));
@@ -104,7 +111,7 @@ pub(super) fn scan(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelErr
         }
         elements.push(parts);
     }
-    let (last, scanned) = facts.iterate(graph, like, first, &elements, &mut nodes);
+    let (last, scanned) = facts.iterate(graph, like, 0, first, &elements, &mut nodes);
     nodes.extend(like.outputs.iter().zip(&last).filter_map(|(&output, &value)| bind(like, output, value)));
     for (i, (mut values, (axis, is_reversed))) in scanned.into_iter().zip(outputs_at).enumerate() {
         if let Some(Some(output)) = like.outputs.get(states + i) {
@@ -158,7 +165,7 @@ fn scan_batches(graph: &mut Graph, like: &Node, facts: &Facts) -> Result<Vec<Nod
             }
             elements.push(parts);
         }
-        let (last, scanned) = facts.iterate(graph, like, first, &elements, &mut nodes);
+        let (last, scanned) = facts.iterate(graph, like, sequence, first, &elements, &mut nodes);
         results.iter_mut().zip(last).for_each(|(all, value)| all.push(value));
         for (i, values) in scanned.into_iter().enumerate() {
             let joined = graph.add_value(&format!("{}/sequence", like.label(graph)), None);

@@ -173,7 +173,7 @@ fn multi_head_attention(view: NodeView) -> Result<Decomposition, ModelError> {
         masks: Vec::new(),
         causal: (view.int("unidirectional", 0)? != 0).then_some(past),
         softcap: 0.0,
-        wanted: matches!(view.node.outputs.get(3), Some(Some(_))).then_some(Scores::Products),
+        wanted: matches!(view.node.outputs.get(3), Some(Some(_))).then_some(Scores::Masked),
         in_double: false,
     };
     let attended = attend(&mut c, attending)?;
@@ -364,9 +364,16 @@ fn group_query_attention(view: NodeView) -> Result<Decomposition, ModelError> {
             "inputs 12 to 15 (scales of a quantized cache, weights that normalize queries and keys) are not supported";
         return Err(view.error(reason));
     }
-    if matches!(view.node.outputs.get(3), Some(Some(_))) {
-        return Err(view.error("output 3 (output_qk, the scores) is not supported"));
-    }
+    let wanted = match (view.node.outputs.get(3), view.int("qk_output", 0)?) {
+        (None | Some(None), _) => None,
+        (_, 1) => Some(Scores::Masked),
+        (_, 2) => Some(Scores::Probabilities),
+        (_, other) => {
+            return Err(
+                view.error(format!("output 3 (output_qk) requires attribute qk_output to be 1 or 2, not {other}"))
+            );
+        }
+    };
     let query = c.input(0)?;
     let parts = if view.has_input(1) {
         [query, c.input(1)?, c.input(2)?]
@@ -436,7 +443,7 @@ fn group_query_attention(view: NodeView) -> Result<Decomposition, ModelError> {
         masks,
         causal: cache.own.is_none().then_some(cache.start),
         softcap: view.float("softcap", 0.0)?,
-        wanted: None,
+        wanted,
         in_double: false,
     };
     let attended = attend(&mut c, attending)?;

@@ -80,6 +80,60 @@ fn before_opset_7_slopes_belong_to_channels() {
     assert_eq!(reals("PRelu", 6, vec![x(), floats(&[10.0])], &[]), [-10.0, -20.0, -30.0, 4.0]);
 }
 
+/// Compares numbers; NaN counts as itself.
+fn assert_are(found: &[f64], expected: &[f64]) {
+    let is_same = |(a, b): (&f64, &f64)| a == b || a.is_nan() && b.is_nan();
+    assert!(found.len() == expected.len() && found.iter().zip(expected).all(is_same), "{found:?}, not {expected:?}");
+}
+
+#[test]
+fn infinite_slopes_do_not_affect_positive_elements() {
+    let x = || floats(&[f32::NEG_INFINITY, -2.0, 3.0, f32::INFINITY, f32::NAN]);
+    for (slope, negative) in [(f32::INFINITY, f64::NEG_INFINITY), (f32::NAN, f64::NAN), (0.5, -1.0)] {
+        let y = reals("PRelu", 16, vec![x(), floats(&[slope])], &[]);
+        let least = f64::from(f32::NEG_INFINITY * slope);
+        assert_are(&y, &[least, negative, 3.0, f64::INFINITY, f64::NAN]);
+    }
+}
+
+#[test]
+fn windows_of_float64_are_pooled() {
+    let pooled = |op_type: &str, attributes: &[(&str, Attribute)]| {
+        let window = [list("kernel_shape", &[2, 2]), list("pads", &[1, 0, 0, 1])];
+        let x = doubles(&[1, 1, 2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        reals(op_type, 19, vec![x], &[&window, attributes].concat())
+    };
+    assert_eq!(pooled("MaxPool", &[]), [2.0, 3.0, 3.0, 5.0, 6.0, 6.0]);
+    assert_eq!(pooled("AveragePool", &[]), [1.5, 2.5, 3.0, 3.0, 4.0, 4.5]);
+    assert_eq!(pooled("AveragePool", &[int("count_include_pad", 1)]), [0.75, 1.25, 0.75, 3.0, 4.0, 2.25]);
+    assert_eq!(pooled("LpPool", &[int("p", 1)]), [3.0, 5.0, 3.0, 12.0, 16.0, 9.0]);
+    assert_eq!(reals("GlobalMaxPool", 19, vec![doubles(&[1, 1, 3], &[1.0, 3.0, 2.0])], &[]), [3.0]);
+    let dilated = [list("kernel_shape", &[2]), list("dilations", &[2]), list("pads", &[1, 1])];
+    assert_eq!(reals("MaxPool", 19, vec![doubles(&[1, 1, 3], &[9.0, 3.0, 2.0])], &dilated), [3.0, 9.0, 3.0]);
+    let mut graph = graph_of("MaxPool", 19, vec![Input::Fed(Float64, vec![1, 1, 4])], &[list("kernel_shape", &[2])], 2);
+    let error = infer_node(&mut graph, 0).unwrap_err().to_string();
+    assert!(error.contains("the positions, is not supported in float64"), "{error}");
+}
+
+#[test]
+fn infinite_elements_reach_only_positions_where_they_have_a_weight() {
+    let (infinity, lowest) = (f64::INFINITY, f64::NEG_INFINITY);
+    let resized = |row: &[f32], attributes: &[(&str, Attribute)]| {
+        let size = 2 * row.len() as i64 - 1;
+        let inputs = vec![tensor(&[1, row.len() as u64], row), Input::Absent, Input::Absent, ints(&[1, size])];
+        reals("Resize", 19, inputs, attributes)
+    };
+    let aligned = text("coordinate_transformation_mode", "align_corners");
+    let linear = [text("mode", "linear"), aligned.clone()];
+    let y = resized(&[1.0, f32::INFINITY, f32::INFINITY, 2.0], &linear);
+    assert_are(&y, &[1.0, infinity, infinity, infinity, infinity, infinity, 2.0]);
+    let y = resized(&[1.0, 3.0, f32::NEG_INFINITY], &linear);
+    assert_are(&y, &[1.0, 2.0, 3.0, lowest, lowest]);
+    let cubic = [text("mode", "cubic"), int("exclude_outside", 1), aligned];
+    let y = resized(&[f32::INFINITY, 1.0, 1.0, 1.0, 1.0, 1.0], &cubic);
+    assert!(y[4..].iter().all(|y| (y - 1.0).abs() < 1e-6), "{y:?}");
+}
+
 #[test]
 fn letters_that_occur_twice_in_a_term_are_summed_without_an_arrow() {
     let trace = folded("Einsum", 12, vec![tensor(&[2, 2], &[1.0, 2.0, 3.0, 4.0])], &[text("equation", "ii")]);
@@ -330,7 +384,7 @@ fn caches_grow_or_have_room_for_new_keys() {
     assert!(matches!(result(5, Input::Fed(Int32, vec![1]), 3), Err(ModelError::NeedsValue { .. })));
     assert_eq!(result(0, Input::Fed(Int32, vec![1]), 3), Ok(2));
     let error = result(3, constant(5), 4).unwrap_err().to_string();
-    assert!(error.contains("output_qk"), "{error}");
+    assert!(error.contains("output 3 (output_qk) requires attribute qk_output to be 1 or 2, not 0"), "{error}");
     for (name, value) in [("causal", 0), ("sliding_window_cache", 1)] {
         let mut inputs = vec![fed(&[1, 2, 8]), fed(&[1, 2, 4]), fed(&[1, 2, 4]), Input::Absent, Input::Absent];
         inputs.extend([Input::Fed(Int32, vec![1]), constant(2)]);

@@ -46,6 +46,7 @@ pub(super) fn apply(activation: RecurrentActivation, limit: Option<f32>, values:
 }
 
 #[inline(always)]
+#[allow(clippy::redundant_closure, reason = "a function that is passed need not be inlined")]
 fn apply_each(activation: RecurrentActivation, limit: Option<f32>, values: &mut [f32]) {
     match activation {
         RecurrentActivation::Tanh => each(values, limit, tanh_f32),
