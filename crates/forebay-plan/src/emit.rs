@@ -149,9 +149,14 @@ fn memories(decisions: &Decisions) -> Plan {
     plan
 }
 
+/// Returns the size of the device memory of a plan that uses `size_bytes`: whole tiles.
+pub(crate) fn device_memory_bytes(size_bytes: u64, limits: &Limits) -> u64 {
+    size_bytes.max(1).next_multiple_of(limits.tile_size_bytes)
+}
+
 /// Gives a plan without memories a device memory of at least `size_bytes`, and the heaps for it.
 pub(crate) fn device_memory(plan: &mut Plan, size_bytes: u64, limits: &Limits) {
-    let size_bytes = size_bytes.max(1).next_multiple_of(limits.tile_size_bytes);
+    let size_bytes = device_memory_bytes(size_bytes, limits);
     let kind = if limits.tiled { MemoryKind::Reservation } else { MemoryKind::Placed };
     plan.memories.push(PlanMemory { kind, space: Space::Device(0), size_bytes });
     if limits.tiled {

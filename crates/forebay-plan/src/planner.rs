@@ -23,7 +23,7 @@ use crate::bound::lower_bound_ns;
 use crate::check::check;
 use crate::cost::Costs;
 use crate::dependences::fewest_barriers;
-use crate::emit::{COMPUTE, Decisions, emit};
+use crate::emit::{COMPUTE, Decisions, device_memory_bytes, emit};
 use crate::error::PlanError;
 use crate::host_updates::updates_on_host;
 use crate::liveness::Liveness;
@@ -427,13 +427,23 @@ impl Planner<'_> {
         host_limit: PlacementLimit,
     ) -> Result<Option<Plan>, PlanError> {
         let groups = host_limit.grouped.then_some(&candidate.ordered.groups[..]);
-        let capacity_bytes = host_limit.capacity_bytes;
-        let arena = match self.shared {
-            Some(layout) => arena_behind(live, residency, groups, capacity_bytes, layout),
-            None => arena(live, residency, groups, capacity_bytes, self.thorough),
-        };
+        let arena = self.arena(live, residency, groups, host_limit.capacity_bytes);
         let Some(arena) = &arena else { return Ok(None) };
         self.emit(candidate, live, (residency, backing_stores), arena).map(Some)
+    }
+
+    /// Places the intervals of a residency; `None` if they have no placement within a capacity.
+    fn arena(
+        &self,
+        live: &Liveness,
+        residency: &Residency,
+        groups: Option<&[u32]>,
+        capacity_bytes: u64,
+    ) -> Option<Arena> {
+        match self.shared {
+            Some(layout) => arena_behind(live, residency, groups, capacity_bytes, layout),
+            None => arena(live, residency, groups, capacity_bytes, self.thorough),
+        }
     }
 
     /// Returns the plan of a residency whose intervals have addresses.
@@ -451,8 +461,16 @@ impl Planner<'_> {
     }
 
     fn in_core(&self, file: &Candidate) -> Result<Plan, PlanError> {
-        self.attempt(file, &file.live, UNLIMITED, false, u64::MAX)?
-            .ok_or_else(|| PlanError::Check { reason: "no placement was found in an unlimited arena".to_string() })
+        let (decided, arena) = self.in_core_arena(file)?;
+        self.emit(file, &file.live, (&decided.0, &decided.1), &arena)
+    }
+
+    /// Returns what is where if everything is kept on the device.
+    fn in_core_arena(&self, file: &Candidate) -> Result<((Residency, BackingStores), Arena), PlanError> {
+        let decided = self.intervals(file, &file.live, UNLIMITED, &[]);
+        let arena = self.arena(&file.live, &decided.0, None, u64::MAX);
+        let none = || PlanError::Check { reason: "no placement was found in an unlimited arena".to_string() };
+        Ok((decided, arena.ok_or_else(none)?))
     }
 
     /// Returns the plan without a budget, and what it runs: the groups with the fewest barriers if they take no more memory than file
@@ -461,12 +479,18 @@ impl Planner<'_> {
         &self,
         Candidates { file, early, reordered }: Candidates<'v>,
     ) -> Result<(Plan, &'v Candidate), PlanError> {
-        let mut best = (self.in_core(file)?, file);
-        if let Some(candidate) = reordered
-            && let Some(plan) = self.in_core_groups(candidate, &best.0)?
-        {
-            best = (plan, candidate);
-        }
+        let (decided, arena) = self.in_core_arena(file)?;
+        let grouped = match reordered {
+            Some(candidate) => {
+                let peak_bytes = device_memory_bytes(arena.device_bytes, self.limits);
+                self.in_core_groups(candidate, peak_bytes)?.map(|plan| (plan, candidate))
+            }
+            None => None,
+        };
+        let mut best = match grouped {
+            Some(best) => best,
+            None => (self.emit(file, &file.live, (&decided.0, &decided.1), &arena)?, file),
+        };
         if let Some(candidate) = early {
             let plan = self.in_core(candidate)?;
             if self.predicted(&plan) < self.predicted(&best.0) {

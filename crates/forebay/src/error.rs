@@ -39,7 +39,7 @@ pub enum Error {
         limit_bytes: u64,
         /// The least that tensors need, in bytes, as far as is known.
         tensors_bytes: u64,
-        /// The node that needs the most of these bytes at once.
+        /// The node that needs the most of these bytes at once; empty if it is planning that took too much.
         launch: String,
         /// What the rest of the process takes, in bytes.
         other_bytes: u64,
@@ -177,11 +177,14 @@ impl fmt::Display for Error {
                 let [limit, tensors, other] = [*limit_bytes, *tensors_bytes, *other_bytes].map(format_bytes);
                 let least_kib = tensors_bytes.saturating_add(*other_bytes).div_ceil(1024);
                 let alone = if limit_bytes <= other_bytes { " alone" } else { "" };
+                let (most, rest) = match launch.as_str() {
+                    "" => (String::new(), "the rest of the process with planning"),
+                    launch => (format!(", most of it for '{launch}'"), "the rest of the process"),
+                };
                 write!(
                     f,
-                    "a memory limit of {limit} is too small: tensors need {tensors}, most of it for '{launch}', and the \
-                     rest of the process{alone} takes {other} (pass at least {least_kib}KiB, use a smaller batch, or name \
-                     a folder to spill to)"
+                    "a memory limit of {limit} is too small: tensors need {tensors}{most}, and {rest}{alone} takes {other} \
+                     (pass at least {least_kib}KiB, use a smaller batch, or name a folder to spill to)"
                 )
             }
             Error::FreeMemory { free_bytes, tensors_bytes, launch, other_bytes } => {

@@ -95,6 +95,7 @@ pub(crate) fn plan(
     shared: Option<&SharedLayout>,
 ) -> Result<Plan, Error> {
     let (options, limits) = (&machine.options, machine.device.limits());
+    let peak_before_bytes = peak_bytes();
     let check = options.planning.check || cfg!(debug_assertions);
     let plain = PlanOptions { check, omits_minimum: true, ..PlanOptions::default() };
     let sharing = PlanOptions { shared: shared.cloned(), lends: machine.lends(), ..plain.clone() };
@@ -114,6 +115,7 @@ pub(crate) fn plan(
     }
     let others = |host_bytes, feeding| other_bytes(program, machine, host_bytes, feeding);
     if others(host_bytes, Feeding::OnHost)? + in_core_bytes <= limit.bytes {
+        check_planning(&in_core, machine, limit, peak_before_bytes)?;
         count_reserved(&mut in_core, machine.reserved_host_bytes());
         return Ok(in_core);
     }
@@ -155,12 +157,13 @@ pub(crate) fn plan(
                     false => others(outputs_bytes, Feeding::InPlace)?,
                 };
                 // The lowest limit that the error names must also suffice for the next process.
-                return Err(refused(error, limit, least_bytes + MEASURED_STEP_BYTES));
+                return Err(refused(error, limit, least_bytes + MEASURED_STEP_BYTES, peak_before_bytes));
             }
         };
         // Planning itself takes memory, which an allocator may keep.
         let plan_others_bytes = others(plan.statistics.host_bytes, Feeding::of(&plan))?;
         if plan_others_bytes.saturating_add(plan.statistics.device_peak_bytes) <= limit.bytes {
+            check_planning(&plan, machine, limit, peak_before_bytes)?;
             count_reserved(&mut plan, machine.reserved_host_bytes());
             return Ok(plan);
         }
@@ -212,13 +215,48 @@ pub(crate) fn count_reserved(plan: &mut Plan, reserved_bytes: u64) {
     statistics.host_budget_bytes = statistics.host_budget_bytes.map(|bytes| bytes.saturating_add(reserved_bytes));
 }
 
-/// Returns why there is no plan, in terms of the process.
-fn refused(error: PlanError, limit: ProcessLimit, other_bytes: u64) -> Error {
+/// Checks that planning itself has stayed within a limit that was given: for a small model of many launches, it can take more memory than a
+/// step. Once steps have run, it is too late for that ([`has_room_to_plan`]).
+///
+/// # Errors
+/// Fails if planning has exceeded the limit.
+fn check_planning(
+    plan: &Plan,
+    machine: &LimitedDevice,
+    limit: ProcessLimit,
+    peak_before_bytes: u64,
+) -> Result<(), Error> {
+    let peak_bytes = peak_bytes();
+    // A peak from before says nothing: the process is the caller's, too.
+    let is_exceeded = peak_before_bytes <= limit.bytes && limit.bytes < peak_bytes;
+    if limit.chosen || !is_exceeded || machine.device.usage().heap_bytes > 0 {
+        return Ok(());
+    }
+    let (tensors_bytes, launch) = (plan.statistics.device_peak_bytes, String::new());
+    let other_bytes = peak_bytes.saturating_sub(tensors_bytes) + MEASURED_STEP_BYTES;
+    Err(Error::MemoryLimit { limit_bytes: limit.bytes, tensors_bytes, launch, other_bytes })
+}
+
+/// Returns the most memory that the process has had; 0 if the system does not report it.
+fn peak_bytes() -> u64 {
+    forebay_limits::resident().map_or(0, |resident| resident.peak_bytes)
+}
+
+/// Returns why there is no plan, in terms of the process. If planning has taken more memory than the process had before, the next process
+/// needs it, too.
+fn refused(error: PlanError, limit: ProcessLimit, other_bytes: u64, peak_before_bytes: u64) -> Error {
     match error {
-        PlanError::DeviceBudget { minimum_bytes: tensors_bytes, launch, .. } => match limit.chosen {
-            true => Error::FreeMemory { free_bytes: limit.bytes, tensors_bytes, launch, other_bytes },
-            false => Error::MemoryLimit { limit_bytes: limit.bytes, tensors_bytes, launch, other_bytes },
-        },
+        PlanError::DeviceBudget { minimum_bytes: tensors_bytes, launch, .. } => {
+            let for_planning_bytes = match peak_bytes() {
+                peak_bytes if peak_bytes > peak_before_bytes => peak_bytes.saturating_sub(tensors_bytes),
+                _ => 0,
+            };
+            let other_bytes = other_bytes.max(for_planning_bytes);
+            match limit.chosen {
+                true => Error::FreeMemory { free_bytes: limit.bytes, tensors_bytes, launch, other_bytes },
+                false => Error::MemoryLimit { limit_bytes: limit.bytes, tensors_bytes, launch, other_bytes },
+            }
+        }
         error => Error::Plan(error),
     }
 }

@@ -1,7 +1,7 @@
 //! A limit on the memory of the whole process, compared with the system's own count.
 
 use crate::common::group::Group;
-use crate::common::{Folder, assert_says, example, failure, forebay, json};
+use crate::common::{Folder, assert_says, example, failure, forebay, json, texts};
 use forebay_testing::onnx;
 use serde_json::Value;
 
@@ -72,6 +72,35 @@ fn a_limit_that_cannot_be_met_is_refused_with_the_least_that_can() {
     let least = error.split("pass at least ").nth(1).unwrap().split(',').next().unwrap();
     let limited = json(&train(&model, &data, &["--memory-limit", least]));
     assert!(bytes(&limited, "resident_peak_bytes") <= least.trim_end_matches("KiB").parse::<u64>().unwrap() * 1024);
+}
+
+/// For a small model of many launches, planning takes more memory than a step.
+#[test]
+fn planning_stays_within_the_limit_or_the_limit_is_refused() {
+    let [model, data] =
+        ["model.onnx", "inputs.npz"].map(|name| example(&format!("../testdata/golden/tiny-gpt/{name}")));
+    let adapters = ["--class-axis", "-1", "--optimizer", "adamw", "--lora", "*", "--precision", "f16", "--json"];
+    let train = |limit_kib: u64| {
+        let limit = format!("{limit_kib}KiB");
+        let output = forebay(&train(&model, &data, &[&adapters[..], &["--memory-limit", &limit]].concat())).output();
+        let (stdout, stderr) = texts(&output.expect("the program starts"));
+        match serde_json::from_str::<Value>(&stdout) {
+            Ok(report) => {
+                assert!(bytes(&report, "resident_peak_bytes") <= limit_kib * 1024, "{limit_kib} KiB: {report}");
+                None
+            }
+            Err(_) => {
+                assert_says(&stderr, &["too small", "pass at least"]);
+                let least = stderr.split("pass at least ").nth(1).unwrap().split("KiB").next().unwrap();
+                Some(least.parse::<u64>().unwrap())
+            }
+        }
+    };
+    let least_kib = train(1024).expect("a MiB is too little");
+    assert_eq!(train(least_kib), None);
+    for percent in [70, 75, 80, 85, 90, 95] {
+        train(least_kib * percent / 100);
+    }
 }
 
 #[test]

@@ -204,8 +204,11 @@ impl<'a> Building<'a> {
         self.states[buffer.0 as usize]
     }
 
-    /// Adds a launch before the update phase: distributed if possible, otherwise whole.
+    /// Adds a launch before the update phase: a slice of it, or distributed if possible, otherwise whole.
     fn add(&mut self, mut launch: ProgramLaunch) -> Option<()> {
+        if let Some(flat) = self.sharding.launches.get(&self.number).filter(|flat| self.saves_by_slices(flat)) {
+            return self.add_slice(flat);
+        }
         for read in &mut launch.reads {
             if let State::Slice(sliced) = self.state(read.buffer) {
                 read.buffer = self.gathered_slices(read.buffer, sliced)?;
@@ -291,6 +294,7 @@ impl<'a> Building<'a> {
         }
         // If other launches have written their images to a buffer, so does this launch, from a separate buffer.
         let mut copies = Vec::new();
+        let mut slices = Vec::new();
         for (write, images) in launch.writes.iter_mut().zip(images) {
             match self.state(write.buffer) {
                 State::Shared(_) => {
@@ -301,6 +305,11 @@ impl<'a> Building<'a> {
                     let name = format!("{} to its images", launch.name);
                     copies.push(ProgramLaunch::new(name, Kernel::Copy, vec![write.clone()], vec![target]));
                 }
+                State::Unwritten if images.is_none() && self.is_kept_only(write.buffer) => {
+                    let Buffer { name, size_bytes, .. } = &self.buffers[write.buffer.0 as usize];
+                    let whole = self.buffer(format!("all of {name}"), *size_bytes)?;
+                    slices.push((std::mem::replace(&mut write.buffer, whole), write.clone()));
+                }
                 State::Unwritten | State::Whole | State::Batch(_) => {}
                 // Sharded buffers are only written by slices, and buffers whose slices are newest have been gathered.
                 State::Slice(_) | State::NewestSlice(_) => return None,
@@ -308,6 +317,9 @@ impl<'a> Building<'a> {
             self.states[write.buffer.0 as usize] = images.map_or(State::Whole, State::Batch);
         }
         self.launches.push(launch);
+        for (buffer, whole) in slices {
+            self.keep_slice(buffer, &whole)?;
+        }
         for copy in copies {
             let sharing = Sharing::of(&copy, &|operand| self.of_buffer(operand))?;
             self.add_shared(&copy, &sharing)?;

@@ -34,9 +34,12 @@ pub(super) struct Sharding {
     pub unit: u64,
     /// The buffers of which each process keeps its slice: those that last, and intermediate results of updates.
     pub buffers: BTreeMap<BufferId, Sliced>,
-    /// Gradients that are only needed by sliced updates in the end.
-    pub gradients: BTreeSet<BufferId>,
-    /// Launches of the update phase of which each process computes its slice, by number.
+    /// Temporary buffers of which each process keeps its slice: gradients that sliced updates read in the end, and what is computed from
+    /// slices only. Launches that need all of such a buffer gather it.
+    pub kept: BTreeSet<BufferId>,
+    /// Buffers that launches before the update phase need whole.
+    pub needed_whole: BTreeSet<BufferId>,
+    /// Elementwise launches of which each process computes its slice, by number.
     pub launches: BTreeMap<usize, Flat>,
     /// By buffer: the last launch that reads or writes it.
     pub last_uses: BTreeMap<BufferId, usize>,
@@ -80,16 +83,69 @@ impl Sharding {
         for (number, launch) in program.launches.iter().enumerate() {
             sharding.last_uses.extend(operands(launch).map(|(_, operand)| (operand.buffer, number)));
         }
-        if shard >= Shard::Gradients {
-            sharding.gradients = gradients(program, &sharding);
-        }
         for named in program.persistent.iter().filter(|named| request.sharded.contains(&named.name)) {
             let sliced = Sliced::of(&named.operand.desc, unit);
             if fills(program, &named.operand) && sliced.slices(processes).is_some() {
                 sharding.buffers.insert(named.operand.buffer, sliced);
             }
         }
+        if shard >= Shard::Gradients {
+            sharding.slice_before_updates(program, processes);
+        }
         sharding
+    }
+
+    /// Finds what each process keeps as a slice before the update phase: gradients of which updates read slices only, and the results of
+    /// elementwise launches. Of these, each process computes its slice if such a gradient is computed from the result (sums of gradients,
+    /// scaled gradients, conversions) or if all operands are slices (squares of gradients, conversions of parameters).
+    fn slice_before_updates(&mut self, program: &Program, processes: usize) {
+        let (before, updates) = program.phases();
+        let mut needed_whole: BTreeSet<BufferId> = program.outputs.iter().map(|named| named.operand.buffer).collect();
+        for (number, launch) in (before.len()..).zip(updates) {
+            for (reference, operand) in operands(launch) {
+                let unit = self.launches.get(&number).and_then(|flat| flat.unit_of(reference));
+                let is_sliced = unit == Some(self.unit) && fills(program, operand);
+                (if is_sliced { &mut self.kept } else { &mut needed_whole }).insert(operand.buffer);
+            }
+        }
+        let mut writers: BTreeMap<BufferId, usize> = BTreeMap::new();
+        for write in program.launches.iter().flat_map(|launch| &launch.writes) {
+            *writers.entry(write.buffer).or_default() += 1;
+        }
+        let may_be_kept = |buffer: &BufferId| {
+            program.buffer(*buffer).role.is_temporary()
+                && writers.get(buffer) == Some(&1)
+                && !needed_whole.contains(buffer)
+                && !self.buffers.contains_key(buffer)
+        };
+        self.kept.retain(may_be_kept);
+        let flat = before.iter().enumerate().filter_map(|(number, launch)| {
+            let flat = Flat::filling(program, launch, self.unit)?;
+            let is_kept = launch.writes.iter().all(|write| may_be_kept(&write.buffer));
+            (is_kept && flat.sliced().slices(processes).is_some()).then_some((number, flat))
+        });
+        let mut flat: BTreeMap<usize, Flat> = flat.collect();
+        let mut found = BTreeSet::new();
+        for (&number, flat) in flat.iter().rev() {
+            if flat.launch.writes.iter().all(|write| self.kept.contains(&write.buffer)) {
+                self.kept.extend(flat.reads_along().map(|read| read.buffer).filter(may_be_kept));
+                found.insert(number);
+            }
+        }
+        for (&number, flat) in &flat {
+            let is_slice = |read: &Operand| {
+                self.kept.contains(&read.buffer)
+                    || self.buffers.get(&read.buffer).is_some_and(|sliced| sliced.unit == self.unit)
+            };
+            if flat.reads_along().next().is_some() && flat.reads_along().all(is_slice) {
+                self.kept.extend(flat.launch.writes.iter().map(|write| write.buffer));
+                found.insert(number);
+            }
+        }
+        flat.retain(|number, _| found.contains(number));
+        let whole = before.iter().enumerate().filter(|(number, _)| !found.contains(number));
+        self.needed_whole.extend(whole.flat_map(|(_, launch)| &launch.reads).map(|read| read.buffer));
+        self.launches.append(&mut flat);
     }
 }
 
@@ -132,36 +188,6 @@ fn candidates(
     found
 }
 
-/// Returns gradients that one launch computes, and of which updates read only slices.
-fn gradients(program: &Program, sharding: &Sharding) -> BTreeSet<BufferId> {
-    let mut writers: BTreeMap<BufferId, usize> = BTreeMap::new();
-    let mut found = BTreeSet::new();
-    let mut needed_whole = BTreeSet::new();
-    for (number, launch) in program.launches.iter().enumerate() {
-        for write in &launch.writes {
-            *writers.entry(write.buffer).or_default() += 1;
-        }
-        let is_update = number >= program.update_start;
-        for (reference, operand) in operands(launch).filter(|_| is_update) {
-            let unit = sharding.launches.get(&number).and_then(|flat| flat.unit_of(reference));
-            let is_sliced = unit == Some(sharding.unit) && fills(program, operand);
-            if is_sliced {
-                found.insert(operand.buffer);
-            } else {
-                needed_whole.insert(operand.buffer);
-            }
-        }
-    }
-    needed_whole.extend(program.outputs.iter().map(|named| named.operand.buffer));
-    found.retain(|buffer| {
-        program.buffer(*buffer).role.is_temporary()
-            && writers.get(buffer) == Some(&1)
-            && !needed_whole.contains(buffer)
-            && !sharding.buffers.contains_key(buffer)
-    });
-    found
-}
-
 fn operands(launch: &ProgramLaunch) -> impl Iterator<Item = (OperandRef, &Operand)> {
     let reads = launch.reads.iter().enumerate().map(|(read, operand)| (OperandRef::Read(read), operand));
     let writes = launch.writes.iter().enumerate().map(|(write, operand)| (OperandRef::Write(write), operand));
@@ -174,6 +200,12 @@ fn fills(program: &Program, operand: &Operand) -> bool {
     operand.desc.is_packed()
         && operand.offset_bytes == 0
         && program.buffer(operand.buffer).size_bytes.next_multiple_of(4) == bytes.next_multiple_of(4)
+}
+
+/// Returns whether all elements of an operand are the same one.
+fn is_broadcast(desc: &TensorDesc) -> bool {
+    let along = desc.sizes().iter().zip(desc.effective_strides());
+    desc.element_count() > 1 && along.filter(|(size, _)| **size > 1).all(|(_, stride)| stride == 0)
 }
 
 /// An elementwise launch, with operands of one axis.
@@ -195,7 +227,9 @@ impl Flat {
         let mut flat = launch.clone();
         for operand in flat.reads.iter_mut().chain(&mut flat.writes) {
             let (desc, count) = (&operand.desc, operand.desc.element_count());
-            if count == 1 || count == elements {
+            if count == elements && is_broadcast(desc) {
+                operand.desc = TensorDesc::strided(desc.data_type(), &[count], &[0]).ok()?;
+            } else if count == 1 || count == elements {
                 if !desc.is_packed() {
                     return None;
                 }
@@ -211,6 +245,23 @@ impl Flat {
         (fits && unit.is_multiple_of(cut.step)).then_some(Flat { launch: flat, cut, dimension, unit })
     }
 
+    /// Returns the launch with operands of one axis if each of them is one element or all of a buffer, with as many elements as the results.
+    fn filling(program: &Program, launch: &ProgramLaunch, unit: u64) -> Option<Flat> {
+        let flat = Flat::of(launch, unit)?;
+        let elements = flat.cut.rows;
+        let fits = |operand: &Operand| {
+            let count = operand.desc.element_count();
+            count == 1 || is_broadcast(&operand.desc) || count == elements && fills(program, operand)
+        };
+        operands(launch).all(|(_, operand)| fits(operand)).then_some(flat)
+    }
+
+    /// Returns the reads of which each slice of the launch reads a slice.
+    fn reads_along(&self) -> impl Iterator<Item = &Operand> {
+        let reads = self.launch.reads.iter().enumerate();
+        reads.filter(|(read, _)| self.unit_of(OperandRef::Read(*read)).is_some()).map(|(_, operand)| operand)
+    }
+
     /// Returns the slices of its first write.
     pub fn sliced(&self) -> Sliced {
         Sliced::of(&self.launch.writes[0].desc, self.unit)
@@ -219,6 +270,9 @@ impl Flat {
     /// Returns the number of elements at whose multiples slices of an operand begin. `None` if a slice of the launch needs all of the
     /// operand.
     pub fn unit_of(&self, operand: OperandRef) -> Option<u64> {
+        if is_broadcast(self.launch.desc(operand)?) {
+            return None;
+        }
         Some(self.unit / self.dimension.along(operand)?.0.covers)
     }
 }

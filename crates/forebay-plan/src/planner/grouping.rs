@@ -17,12 +17,8 @@ use super::{Planner, UNLIMITED};
 
 impl Planner<'_> {
     /// Plans launches in groups, without a budget and within the peak of file order; `None` if that has no placement.
-    pub(super) fn in_core_groups(
-        &self,
-        candidate: &Candidate,
-        in_file_order: &Plan,
-    ) -> Result<Option<Plan>, PlanError> {
-        self.attempt(candidate, &candidate.live, UNLIMITED, true, in_file_order.statistics.device_peak_bytes)
+    pub(super) fn in_core_groups(&self, candidate: &Candidate, peak_bytes: u64) -> Result<Option<Plan>, PlanError> {
+        self.attempt(candidate, &candidate.live, UNLIMITED, true, peak_bytes)
     }
 
     /// Returns the groups of launches with the fewest barriers; `None` if file order has no more at this peak.
@@ -50,7 +46,7 @@ impl Planner<'_> {
                 }
                 let candidate = Candidate::new(Ordered::by_groups(self.program, &groups), self.costs);
                 tried.push(groups);
-                let Some(plan) = self.in_core_groups(&candidate, in_file_order)? else { continue };
+                let Some(plan) = self.in_core_groups(&candidate, peak_bytes)? else { continue };
                 let (barriers, waits) = synchronisations(&plan);
                 if barriers < fewest && barriers + waits <= fewest_together {
                     (fewest, fewest_together) = (barriers, barriers + waits);

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use forebay::training::{Optimizer, TrainingOptions};
-use forebay::{Checkpoint, JsonValue, ProcessGroup, Shard, SharedWork, Tensor, Trainer};
+use forebay::training::{Clipping, Loss, Optimizer, Precision, TrainingOptions};
+use forebay::{Checkpoint, EngineOptions, JsonValue, Model, ProcessGroup, Shard, SharedWork, Tensor, Trainer};
 use forebay_device::Communicator;
 use forebay_device_testing::local_communicator::local_communicators;
 use forebay_golden::{Case, chaos, host, recipe, trainer_options};
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
 
 const ALL: [Shard; 3] = [Shard::State, Shard::Gradients, Shard::Parameters];
 
@@ -200,4 +201,128 @@ fn what_was_not_collected_is_not_there() {
     let error = trainer.state().unwrap_err().to_string();
     assert!(error.contains("keeps a slice of") && error.contains("collect_shards"), "{error}");
     assert!(trainer.checkpoint(&JsonValue::Null).is_err());
+}
+
+const FEATURES: usize = 96;
+const HIDDEN: usize = 160;
+
+/// A model of matrices, `scale` times as large in each direction. One of them is used twice, the second time transposed.
+fn matrices(scale: usize) -> Model {
+    let (inputs, hidden) = (FEATURES * scale, HIDDEN * scale);
+    let numbers = |count: usize| (0..count).map(|i| ((i * 7919) % 1009) as f32 / 5045.0 - 0.1).collect::<Vec<f32>>();
+    let features = inputs.to_string();
+    let graph = GraphBuilder::new()
+        .input("x", FLOAT, &["N", &features])
+        .floats("w1", &[inputs, hidden], &numbers(inputs * hidden))
+        .floats("w2", &[hidden, hidden], &numbers(hidden * hidden))
+        .floats("b2", &[hidden], &numbers(hidden))
+        .floats("w3", &[hidden, hidden], &numbers(hidden * hidden))
+        .node("MatMul", &["x", "w1"], &["sum1"])
+        .node("Relu", &["sum1"], &["h1"])
+        .node("MatMul", &["h1", "w2"], &["sum2"])
+        .node("Add", &["sum2", "b2"], &["biased2"])
+        .node("Tanh", &["biased2"], &["h2"])
+        .node("MatMul", &["h2", "w3"], &["h3"])
+        .node("Transpose", &["w1"], &["turned"])
+        .node("MatMul", &["h3", "turned"], &["y"])
+        .output("y", FLOAT, &["N", &features]);
+    Model::from_bytes(&graph.build()).unwrap()
+}
+
+/// Recipes in which something else happens between a gradient and its update; in the first, nothing does.
+fn recipes() -> Vec<(&'static str, TrainingOptions)> {
+    let with = |change: &dyn Fn(&mut TrainingOptions)| {
+        let mut training = TrainingOptions::new(Loss::MeanSquaredError, Optimizer::adam(0.01));
+        change(&mut training);
+        training
+    };
+    vec![
+        ("plain", with(&|_| {})),
+        ("clipped together", with(&|training| training.clipping = Some(Clipping::GlobalNorm(0.01)))),
+        ("clipped alone", with(&|training| training.clipping = Some(Clipping::Norm(0.01)))),
+        ("clamped", with(&|training| training.clipping = Some(Clipping::Value(1e-4)))),
+        ("in parts", with(&|training| training.accumulate = 2)),
+        ("float16", with(&|training| training.precision = Some(Precision::float16()))),
+        ("lion", with(&|training| training.optimizer = Optimizer::lion(0.001))),
+        ("lamb", with(&|training| training.optimizer = Optimizer::lamb(0.01))),
+        (
+            "all of it",
+            with(&|training| {
+                training.clipping = Some(Clipping::GlobalNorm(0.01));
+                training.accumulate = 2;
+                training.precision = Some(Precision::bfloat16());
+            }),
+        ),
+    ]
+}
+
+fn trainer_of(model: Model, training: &TrainingOptions, engine: EngineOptions, chaos_seed: Option<u64>) -> Trainer {
+    let mut options = trainer_options(training.clone(), engine);
+    options.batch_size = Some(64);
+    match chaos_seed {
+        Some(seed) => Trainer::with_device(model, options, chaos(1, seed)).unwrap(),
+        None => Trainer::new(model, options).unwrap(),
+    }
+}
+
+/// Returns the losses of two steps, and all parameters and state if this process has collected them.
+fn train_matrices(mut trainer: Trainer) -> (Vec<u32>, Option<BTreeMap<String, Tensor>>) {
+    let rows = trainer.batch_size();
+    let values =
+        |seed: usize| (0..rows as usize * FEATURES).map(move |i| ((i * 31 + seed * 17) % 101) as f32 / 50.0 - 1.0);
+    let tensor = |seed| Tensor::from_f32(&[rows, FEATURES as u64], &values(seed).collect::<Vec<f32>>());
+    let step = |step| {
+        let batch = BTreeMap::from([("x".to_string(), tensor(step))]);
+        trainer.step(batch, tensor(step + 5)).unwrap().loss.to_bits()
+    };
+    let losses = (0..2).map(step).collect();
+    trainer.collect_shards().unwrap();
+    let values = trainer.parameters().and_then(|mut values| {
+        values.extend(trainer.state()?);
+        Ok(values)
+    });
+    (losses, values.ok())
+}
+
+#[test]
+fn what_happens_between_gradients_and_updates_has_the_bits_of_the_whole() {
+    let runs = [(2, Shard::Gradients), (3, Shard::Gradients), (4, Shard::Gradients), (3, Shard::Parameters)];
+    for (what, training) in recipes() {
+        let expected = train_matrices(trainer_of(matrices(1), &training, host(2), None));
+        for (processes, shard) in runs {
+            let found: Vec<_> = std::thread::scope(|scope| {
+                let threads = local_communicators(processes).into_iter().map(|communicator| {
+                    let training = &training;
+                    scope.spawn(move || {
+                        let rank = communicator.rank();
+                        let mut engine = host(1).processes(ProcessGroup::new(communicator)).shard(shard);
+                        engine.memory.simulate_device = (rank % 3 == 1).then(|| "60%".parse().unwrap());
+                        let chaos = (rank % 3 == 2).then_some(rank as u64);
+                        train_matrices(trainer_of(matrices(1), training, engine, chaos))
+                    })
+                });
+                threads.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert!(found.iter().all(|(losses, _)| *losses == expected.0), "{what}, {shard:?}, {processes} processes");
+            assert!(found[0].1 == expected.1, "values, {what}, {shard:?}, {processes} processes");
+        }
+    }
+}
+
+#[test]
+fn each_process_keeps_its_slice_of_gradients_until_the_update() {
+    let scale = 4;
+    let matrices_bytes = (4 * scale * scale * (FEATURES * HIDDEN + 2 * HIDDEN * HIDDEN)) as u64;
+    for (what, training) in recipes() {
+        let peak = |shard| {
+            let engine = host(1).processes(ProcessGroup::for_plans(4)).shard(shard);
+            trainer_of(matrices(scale), &training, engine, None).statistics().in_core_peak_bytes
+        };
+        let [state, gradients, parameters] = ALL.map(peak);
+        assert!(gradients < state && parameters <= gradients, "{what}: {state}, {gradients}, {parameters}");
+        if matches!(training.clipping, Some(Clipping::GlobalNorm(_))) && training.accumulate == 1 {
+            // All gradients wait for their norm. Three quarters of them are elsewhere, but one gradient at a time is summed or squared.
+            assert!(state - gradients > matrices_bytes / 2, "{what}: {state}, {gradients} of {matrices_bytes}");
+        }
+    }
 }

@@ -3,12 +3,13 @@
 
 use forebay_base::Kernel;
 use forebay_base::kernel::{Activation, PRODUCT_COLUMNS, PRODUCT_ROWS, PRODUCT_TERMS, ProductPart, UnaryOp};
+use forebay_base::sum_tree::Subtrees;
 
 use super::applied::{apply_to, function};
 use super::buffer::{BLOCK, Buffer, Source};
-use super::parallel::{broadcast_strides, for_each, require_packed, threads};
-use super::product::{FEW_ROWS, Matrix, PANEL, StoredMatrix, buffer_count, multiply};
-use super::simd::limited;
+use super::parallel::{Pointer, broadcast_strides, for_chunks, for_each, require_packed, threads};
+use super::product::{FEW_ROWS, Matrix, PANEL, StoredMatrix, add, buffer_count, multiply, tree};
+use super::simd::{WIDTH_MAX, limited};
 use super::sixteen_bit::check_types;
 use super::stored::Stored;
 use super::thread_buffer::{ELEMENTS_MAX, with_buffer};
@@ -35,6 +36,41 @@ fn tile_columns(others: usize, (rows, n, k): (usize, usize, usize), threads: usi
     n.div_ceil(tiles).next_multiple_of(PANEL)
 }
 
+/// The most elements of sums of [`Parts`], which are in memory of their own.
+const PART_SUMS_MAX: usize = 1 << 16;
+/// The fewest and the most columns of a task that computes a part.
+const PART_COLUMNS_MIN: usize = TILE_COLUMNS / 2;
+const PART_COLUMNS_MAX: usize = 4 * TILE_COLUMNS_FEW;
+
+/// A product of few rows in parts: subtrees of its blocks of terms. Its time goes into reading b, and a part's rows of b are adjacent in
+/// memory, which delivers them in up to half the time that it takes for the pieces of rows that a tile's columns are.
+struct Parts {
+    subtrees: Subtrees,
+    /// The columns of a task.
+    columns: usize,
+}
+
+impl Parts {
+    /// Returns the parts of a product of few rows by adjacent columns; `None` if it has only one, or is computed by one thread, which can
+    /// read whole rows anyway. No bit depends on the number of threads.
+    fn of((m, n, k): (usize, usize, usize), threads: usize) -> Option<Parts> {
+        if threads < 2 || m > FEW_ROWS || n < PART_COLUMNS_MIN {
+            return None;
+        }
+        let tasks_min = threads * TASKS_PER_THREAD;
+        // The sums of the first part need no memory: they are the result.
+        let parts_max = tasks_min.min(1 + PART_SUMS_MAX / (m * n).max(1));
+        let subtrees = tree(k).subtrees(parts_max as u64);
+        let count = subtrees.count() as usize;
+        // As many pieces of rows as give all threads as much to do, if they are not too short.
+        let is_enough = |pieces: &usize| (count * pieces).is_multiple_of(threads) || count * pieces >= tasks_min;
+        let (pieces_min, pieces_max) = (n.div_ceil(PART_COLUMNS_MAX), n / PART_COLUMNS_MIN);
+        let pieces = (pieces_min..pieces_max).find(is_enough).unwrap_or(pieces_max);
+        let columns = n.div_ceil(pieces).next_multiple_of(WIDTH_MAX);
+        (count > 1).then_some(Parts { subtrees, columns })
+    }
+}
+
 /// The numbers of one product.
 struct Product {
     k: usize,
@@ -42,6 +78,24 @@ struct Product {
     beta: f32,
     limits: [f32; 2],
     function: Option<UnaryOp>,
+}
+
+impl Product {
+    fn limit(&self, line: &mut [f32]) {
+        if self.limits != Activation::None.limits() {
+            let [low, high] = self.limits;
+            line.iter_mut().for_each(|value| *value = limited(*value, low, high));
+        }
+    }
+
+    /// # Safety
+    /// As [`apply_to`], for rows with this number and pitch.
+    unsafe fn apply_function(&self, first: *mut f32, (rows, pitch): (usize, usize), columns: usize) {
+        if let Some(function) = self.function {
+            // SAFETY: the caller's promises.
+            unsafe { apply_to(function, first, [(1, 0), (1, 0), (rows, pitch)], columns) };
+        }
+    }
 }
 
 /// Runs one kernel of this family.
@@ -92,7 +146,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     };
     let pitch = |view| row_pitch(view).map_err(refuse);
     let (a_pitch, b_pitch, y_pitch) = (pitch(a)?, pitch(b)?, pitch(y)?);
-    let (a, b, out) = (Stored::of(a), Stored::of(b), Stored::of(y));
+    let (a, b, out) = (Stored::of(a), Stored::of(b), Stored::<f32>::of(y));
     let factors = |batch: usize| {
         let [a_batch, b_batch] = batches.of_factors(batch);
         // SAFETY: batch offsets lie inside the operands.
@@ -100,6 +154,20 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
         let (a, b) = (StoredMatrix::rows(a, a_pitch), StoredMatrix::rows(b, b_pitch));
         (if transpose_a { a.transposed() } else { a }, if transpose_b { b.transposed() } else { b })
     };
+    let is_plain = batches.count() == 1 && alpha == 1.0;
+    if let Some(parts) = Parts::of((m, n, k), threads()).filter(|_| is_plain)
+        && let (Some(y), (a, b)) = (out.own(), factors(0))
+        && b.column_stride == 1
+        && a.elements.is_own()
+        && b.elements.is_own()
+    {
+        // SAFETY: the matrices are the operands; the first column lies inside the result.
+        unsafe {
+            let summand = c.as_ref().map(|(base, strides)| summand(*base, strides, &sizes, 0));
+            product_in_parts(&product, &parts, (m, n), (a, b), Matrix::rows(y.add(first), y_pitch), summand);
+        }
+        return Ok(());
+    }
     let tile_rows = tile_rows(k, factors(0), out);
     let row_tiles = m.div_ceil(tile_rows);
     let tile_columns = tile_columns(batches.count() * row_tiles, (tile_rows.min(m), n, k), threads());
@@ -267,18 +335,86 @@ unsafe fn tile_product(
             multiply(sizes, (a, b), sums, (product.alpha, summand.is_some()), buffer);
             for i in 0..rows {
                 let line = std::slice::from_raw_parts_mut(sums.from(i, 0).base, columns);
-                if product.limits != Activation::None.limits() {
-                    let [low, high] = product.limits;
-                    line.iter_mut().for_each(|value| *value = limited(*value, low, high));
-                }
+                product.limit(line);
                 if !y.is_own() {
                     y.store(i * y_pitch, line);
                 }
             }
-            if let Some(function) = product.function {
-                apply_to(function, sums.from(0, 0).base, [(1, 0), (1, 0), (rows, y_pitch)], columns);
+            product.apply_function(sums.from(0, 0).base, (rows, y_pitch), columns);
+        }
+    });
+}
+
+/// Computes a product in parts: the first one, with the summand, in the result, and the others in separate memory. Then it adds them.
+///
+/// # Safety
+/// The matrices must exist and be float32; the result must belong to no one else.
+unsafe fn product_in_parts(
+    product: &Product,
+    parts: &Parts,
+    (m, n): (usize, usize),
+    (a, b): (StoredMatrix, StoredMatrix),
+    y: Matrix,
+    summand: Option<StoredMatrix>,
+) {
+    let (subtrees, above) = (parts.subtrees, parts.subtrees.above());
+    let mut sums = vec![0.0f32; (above.leaves() as usize - 1) * m * n];
+    let (sums, result) = (Pointer::new(sums.as_mut_ptr()), Pointer::new(y.base));
+    let row_stride = y.row_stride;
+    let place = |part: usize| match part {
+        // SAFETY: the first element exists.
+        0 => Matrix { base: unsafe { result.at(0) }, row_stride, column_stride: 1 },
+        // SAFETY: there is memory for all but the first part.
+        _ => Matrix::rows(unsafe { sums.at(((part - 1) * m * n) as isize) }, n),
+    };
+    let block = PRODUCT_TERMS as usize;
+    let pieces = n.div_ceil(parts.columns);
+    for_each(above.leaves() as usize * pieces, |task| {
+        let (part, column) = (task / pieces, task % pieces * parts.columns);
+        let columns = parts.columns.min(n - column);
+        let (leaf, own) = subtrees.get(part as u64);
+        let start = leaf as usize * block;
+        let terms = (own.leaves() as usize * block).min(product.k - start);
+        // SAFETY: terms and columns lie inside the matrices, and every task writes different sums.
+        unsafe {
+            let (a, b, sum) = (a.from(0, start), b.from(start, column), place(part).from(0, column));
+            // Where tiles add a block to an earlier sum, a block's sum of -0 must stay -0, as it does if it is added to -0.
+            let adds_to_earlier = part > 0 && own.leaves() == 1 && above.merges_after(part as u64) > 0;
+            for row in 0..m {
+                let line = sum.from(row, 0).base;
+                match summand {
+                    Some(summand) if part == 0 => fill_row(summand.from(row, column), product.beta, line, columns),
+                    _ if adds_to_earlier => std::slice::from_raw_parts_mut(line, columns).fill(-0.0),
+                    _ => {}
+                }
+            }
+            let accumulates = adds_to_earlier || (part == 0 && summand.is_some());
+            let sizes = (m, columns, terms);
+            with_buffer(buffer_count(sizes, (a, b)), |buffer| {
+                multiply(sizes, (a, b), sum, (product.alpha, accumulates), buffer);
+            });
+        }
+    });
+    for_chunks(n, TILE_COLUMNS_FEW, |range| {
+        let mut waiting: Vec<usize> = Vec::with_capacity(above.depth() as usize + 1);
+        for part in 0..above.leaves() as usize {
+            waiting.push(part);
+            for _ in 0..above.merges_after(part as u64) {
+                let (Some(later), Some(&sum)) = (waiting.pop(), waiting.last()) else { break };
+                // SAFETY: both are different m x n matrices, and every task adds other columns.
+                unsafe {
+                    let [sum, later] = [sum, later].map(|part| place(part).from(0, range.start));
+                    add(m, range.len(), sum, later);
+                }
             }
         }
+        for row in 0..m {
+            // SAFETY: every task writes other columns of the result.
+            let line = unsafe { std::slice::from_raw_parts_mut(place(0).from(row, range.start).base, range.len()) };
+            product.limit(line);
+        }
+        // SAFETY: as above.
+        unsafe { product.apply_function(place(0).from(0, range.start).base, (m, row_stride as usize), range.len()) };
     });
 }
 
@@ -399,7 +535,7 @@ mod tests {
     fn activations_give_the_bits_of_a_kernel_behind() {
         let mut random = Random::new(3);
         for op in [UnaryOp::Clip { low: -0.5, high: 0.5 }, UnaryOp::Gelu, UnaryOp::Tanh, UnaryOp::Elu { alpha: 0.5 }] {
-            for [m, n, k] in [[1, 7, 5], [3, 300, 40], [70, 150, 600]] {
+            for [m, n, k] in [[1, 7, 5], [3, 300, 40], [2, 300, 600], [70, 150, 600]] {
                 let mut tensor = |sizes: &[u64]| {
                     let count = sizes.iter().product::<u64>() as usize;
                     Tensor::new(&desc(DataType::Float32, sizes), &random.values(count))
@@ -474,6 +610,48 @@ mod tests {
         assert_eq!(tile_columns(1, (1, 4096, 768), 2), 11 * PANEL);
         assert_eq!(tile_columns(1, (1, 40960, 768), 1), 21 * PANEL);
         assert_eq!(tile_columns(0, (1, 1, 768), 1), PANEL);
+    }
+
+    #[test]
+    fn few_rows_are_multiplied_in_parts_that_keep_all_threads_busy() {
+        let parts = |sizes, threads| Parts::of(sizes, threads).map(|parts| (parts.subtrees.count(), parts.columns));
+        assert_eq!(parts((1, 512, 512), 2), Some((2, 512)));
+        assert_eq!(parts((1, 512, 2048), 2), Some((8, 512)));
+        assert_eq!(parts((1, 512, 2048), 16), Some((8, 256)));
+        assert_eq!(parts((1, 512, 768), 2), Some((3, 256)));
+        assert_eq!(parts((1, 512, 512), 16), Some((2, 128)));
+        assert_eq!(parts((1, 8000, 512), 2), Some((2, 4000)));
+        assert_eq!(parts((8, 4096, 8192), 2), Some((2, 4096)));
+        for one in [((1, 512, 256), 2), ((1, 512, 512), 1), ((9, 512, 512), 2), ((1, 100, 512), 2), ((0, 512, 0), 2)] {
+            assert_eq!(parts(one.0, one.1), None);
+        }
+        // The sums of parts would take too much memory.
+        assert_eq!(parts((8, 1 << 20, 512), 2), None);
+    }
+
+    /// In parts, as several threads compute it, a product has the bits that it has in one piece. Sums may also be -0.
+    #[test]
+    fn products_in_parts_have_the_bits_of_others() {
+        let mut random = Random::new(7);
+        for case in 0..40 {
+            let (m, n) = (1 + case % FEW_ROWS as u64, 128 + random.below(500));
+            let k = PRODUCT_TERMS * (1 + case % 12) + 1 + random.below(PRODUCT_TERMS);
+            let mut tensor = |sizes: &[u64], small: bool| {
+                let values = random.values(sizes.iter().product::<u64>() as usize);
+                // Products of small numbers vanish, with their sign.
+                let values: Vec<f64> = values.iter().map(|value| if small { value * 1e-30 } else { *value }).collect();
+                Tensor::new(&desc(DataType::Float32, sizes), &values)
+            };
+            let small = case % 5 == 4;
+            let (a, b) = (tensor(&[m, k], small), tensor(&[k, n], small));
+            let zeros = Tensor::new(&desc(DataType::Float32, &[m, n]), &vec![-0.0; (m * n) as usize]);
+            let c = if small { zeros } else { tensor(&[m, n], false) };
+            let y = [desc(DataType::Float32, &[m, n])];
+            run(&Kernel::product(false, false), &[&a, &b], &y);
+            let (activation, part) = (Activation::Clip { low: -20.0, high: 20.0 }, ProductPart::Whole);
+            let (transpose_a, transpose_b, alpha, beta) = (false, false, 1.0, 0.5);
+            run(&Kernel::MatMul { transpose_a, transpose_b, alpha, beta, activation, part }, &[&a, &b, &c], &y);
+        }
     }
 
     #[test]

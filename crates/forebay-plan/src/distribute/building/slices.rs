@@ -66,8 +66,20 @@ impl Building<'_> {
         self.exchange_all(&name, slice, buffer, &sizes)
     }
 
-    /// Adds a launch of the update phase, of which each process computes its slice.
-    fn add_slice(&mut self, flat: &Flat) -> Option<()> {
+    /// Returns whether an elementwise launch before the update phase is computed by slices: if that saves gathering an operand, or room for
+    /// results of which nothing needs all.
+    pub(super) fn saves_by_slices(&self, flat: &Flat) -> bool {
+        let is_slice = |read: &Operand| matches!(self.state(read.buffer), State::Slice(_));
+        flat.launch.reads.iter().any(is_slice) || flat.launch.writes.iter().all(|write| self.is_kept_only(write.buffer))
+    }
+
+    /// Returns whether each process keeps its slice of a temporary buffer, and no launch before the update phase needs all of it.
+    pub(super) fn is_kept_only(&self, buffer: BufferId) -> bool {
+        self.sharding.kept.contains(&buffer) && !self.sharding.needed_whole.contains(&buffer)
+    }
+
+    /// Adds an elementwise launch of which each process computes its slice.
+    pub(super) fn add_slice(&mut self, flat: &Flat) -> Option<()> {
         let slices = flat.sliced().slices(self.processes)?;
         let rows: Vec<Rows> = slices.iter().map(|slice| Rows { start: slice.start, end: slice.end }).collect();
         let all = flat.launch.reads.iter().enumerate().map(|(read, operand)| (OperandRef::Read(read), operand));
@@ -77,7 +89,8 @@ impl Building<'_> {
         let mut part = Cutting::new(&flat.launch, &flat.cut)?.part(rows[self.rank], None)?;
         for (number, write) in flat.launch.writes.iter().enumerate() {
             let sliced = Sliced::of(&write.desc, flat.unit_of(OperandRef::Write(number))?);
-            let is_kept = self.sharding.buffers.contains_key(&write.buffer);
+            let is_kept =
+                self.sharding.buffers.contains_key(&write.buffer) || self.sharding.kept.contains(&write.buffer);
             self.states[write.buffer.0 as usize] =
                 if is_kept { State::Slice(sliced) } else { State::NewestSlice(sliced) };
             self.gathered.remove(&write.buffer);
@@ -111,6 +124,17 @@ impl Building<'_> {
         let is_last = |operand: &&Operand| sharding.last_uses.get(&operand.buffer) == Some(&number);
         let done: Vec<BufferId> = launch.writes.iter().filter(is_last).map(|write| write.buffer).collect();
         done.into_iter().try_for_each(|buffer| self.gather_newest(buffer))
+    }
+
+    /// Makes this process keep its slice of `whole`, an operand that it has computed, in `buffer`.
+    pub(super) fn keep_slice(&mut self, buffer: BufferId, whole: &Operand) -> Option<()> {
+        let sliced = Sliced::of(&whole.desc, self.sharding.unit);
+        let own = self.own_slice(&sliced)?;
+        let source = Operand { offset_bytes: own.start, ..bytes_of(whole.buffer, own.len())? };
+        let name = format!("slice of {}", self.buffers[buffer.0 as usize].name);
+        self.push(name, Kernel::Copy, vec![source], vec![bytes_of(buffer, own.len())?]);
+        self.states[buffer.0 as usize] = State::Slice(sliced);
+        Some(())
     }
 
     /// Returns the operand for a sum over images of which each process keeps the slice that it added, in a buffer of the slice's size.

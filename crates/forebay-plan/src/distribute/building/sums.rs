@@ -103,7 +103,7 @@ impl Building<'_> {
             }
             return self.finish_sums(launch, summed, slot(all_sums, 0));
         }
-        let is_kept = self.sharding.gradients.contains(&launch.writes[0].buffer);
+        let is_kept = self.sharding.kept.contains(&launch.writes[0].buffer);
         let is_large = is_kept || self.saved_by_slices(desc.total_size_bytes()) >= SAVED_BYTES_MIN;
         match is_large.then(|| self.byte_slices(&Sliced::of(&desc, self.sharding.unit))).flatten() {
             Some(slices) => self.add_slices(launch, own_sums, &nodes, sum_bytes, &slices)?,
@@ -191,7 +191,7 @@ impl Building<'_> {
         let desc = TensorDesc::packed(result.desc.data_type(), &[elements]).ok()?;
         let slot =
             |number: usize| Operand { buffer: all, offset_bytes: number as u64 * pitch_bytes, desc: desc.clone() };
-        if self.sharding.gradients.contains(&result.buffer) {
+        if self.sharding.kept.contains(&result.buffer) {
             let kept = self.kept_slice(result, &own)?;
             self.add_tree(launch, nodes, slot, kept);
             return Some(());

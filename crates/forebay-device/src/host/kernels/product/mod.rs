@@ -116,7 +116,7 @@ impl StoredMatrix {
 }
 
 /// The tree of a product's blocks; a product without terms also has one block.
-fn tree(k: usize) -> SumTree {
+pub(super) fn tree(k: usize) -> SumTree {
     SumTree::flat((k as u64).div_ceil(PRODUCT_TERMS).max(1))
 }
 
@@ -220,7 +220,7 @@ unsafe fn multiply_columns(
 ///
 /// # Safety
 /// The elements must exist, belong to no one else, and not overlap.
-unsafe fn add(m: usize, n: usize, sum: Matrix, later: Matrix) {
+pub(super) unsafe fn add(m: usize, n: usize, sum: Matrix, later: Matrix) {
     if sum.column_stride != 1 {
         // SAFETY: the caller's promises.
         return unsafe { add(n, m, sum.transposed(), later.transposed()) };
