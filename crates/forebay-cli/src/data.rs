@@ -43,12 +43,10 @@ pub fn data(arguments: &LookArguments) -> Result<(), Failure> {
             let count = count.min(set.sample_count());
             let mut sampler = Sampler::new(set.sample_count(), count, arguments.shuffle);
             let samples = sampler.batch(0);
-            let labels = set.batch_of_step(&samples, &sampler, 0).and_then(|batch| {
-                sheet::write(path, &batch, set.class_names().unwrap_or_default())?;
-                Ok(batch.labels)
-            })?;
-            let shares = sheet::shares(&labels).unwrap_or_default();
-            let labels = Some(&labels).filter(|labels| labels.count() == count).and_then(Tensor::to_i64);
+            let batch = set.batch_of_step(&samples, &sampler, 0)?;
+            sheet::write(path, &batch, set.class_names().unwrap_or_default())?;
+            let shares = sheet::shares(&batch.labels).unwrap_or_default();
+            let labels = Some(&batch.labels).filter(|labels| labels.count() == count).and_then(Tensor::to_i64);
             Some(Shown { samples, labels, shares, path: path.display().to_string() })
         }
         None => None,
@@ -95,7 +93,8 @@ fn prepare(set: &mut DataSet, arguments: &LookArguments) -> Result<(), Failure> 
     if is_mixed && let Some(classes) = set.class_count()? {
         if classes > MIXED_CLASSES_MAX {
             return Err(Failure::Usage(format!(
-                "--augment: mixed samples are shown of up to {MIXED_CLASSES_MAX} classes, but {} has {classes} (the highest class and 0)",
+                "--augment: mixup and cutmix can be shown for up to {MIXED_CLASSES_MAX} classes, but {} has {classes} (one more than its \
+                 highest label, unless classes have names); leave mixup and cutmix out of --augment",
                 arguments.data
             )));
         }

@@ -25,7 +25,8 @@ pub struct DataArguments {
     /// The seed that determines which samples --split selects
     #[arg(long, value_name = "SEED", default_value_t = 0, requires = "split")]
     pub split_seed: u64,
-    /// Skip up to N samples that cannot be read, and report them; each is replaced by the next readable sample
+    /// Skip up to N samples that cannot be read, and report them; each is replaced by the next readable sample. Rows of a table without a
+    /// value and missing files of an image table are such samples
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub skip_bad: Option<u64>,
     /// Train on random patches of volumes with these sizes, such as 64x64x64. Validation uses whole volumes (--validate-by). DATA#0..8 then

@@ -107,15 +107,16 @@ impl Records {
         Some(Batch { inputs: inputs.collect(), labels: labels.rows(&rows) })
     }
 
-    /// Draws samples with their label maps and the predicted classes. Samples that are not pictures are reported, and training continues.
-    pub fn draw(&mut self, step: u64, samples: Batch, scores: &Tensor, class_axis: Option<usize>) {
+    /// Draws samples with their labels and the predicted classes, which have these names, if any. Samples that are not pictures are
+    /// reported, and training continues.
+    pub fn draw(&mut self, step: u64, samples: Batch, scores: &Tensor, class_axis: Option<usize>, names: &[String]) {
         let Some(events) = &mut self.events else { return };
         let predicted = class_axis.and_then(|axis| highest(scores, axis));
         let predicted = predicted.filter(|labels| labels.shape()[1..] == samples.labels.shape()[1..]);
         let rows: Vec<u64> = (0..samples.labels.shape()[0]).collect();
         let predicted = predicted.map(|labels| Batch { labels: labels.rows(&rows), inputs: samples.inputs.clone() });
         for (name, batch) in [("labels", Some(samples)), ("predictions", predicted)] {
-            match batch.map(|batch| sheet::png(&batch, &[])).transpose() {
+            match batch.map(|batch| sheet::png(&batch, names)).transpose() {
                 Ok(png) => png.iter().for_each(|png| events.picture(step, &format!("validation/{name}"), png)),
                 Err(error) => {
                     self.predictions = None;

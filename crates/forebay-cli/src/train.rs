@@ -163,9 +163,13 @@ pub fn check_outputs(arguments: &TrainArguments) -> Result<(), Failure> {
         files.into_iter().filter_map(|(flag, path)| Some((flag, path.as_deref()?))).collect();
     files.iter().try_for_each(|(_, path)| output::check_writable(path))?;
     output::check_different(&files)?;
-    let data: Vec<&str> =
-        [Some(&arguments.data), arguments.validate.as_ref()].into_iter().flatten().map(String::as_str).collect();
-    output::check_unread(&files, &data)?;
+    // The trained model can replace the model, but nothing else can.
+    let model = arguments.model.as_path();
+    let replaces_model =
+        |(flag, path): &(&str, &Path)| matches!(*flag, "--save" | "--save-ema") && output::is_same(path, model);
+    let others: Vec<(&str, &Path)> = files.into_iter().filter(|file| !replaces_model(file)).collect();
+    let data = [Some(&arguments.data), arguments.validate.as_ref()].into_iter().flatten().map(String::as_str);
+    output::check_unread(&others, &data.chain(model.to_str()).collect::<Vec<_>>())?;
     let folders = [&arguments.save_adapters, &arguments.records.tensorboard];
     folders.into_iter().flatten().try_for_each(|folder| output::check_folder(folder))
 }

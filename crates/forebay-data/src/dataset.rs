@@ -82,9 +82,6 @@ pub trait Source: Send {
     /// From now on, keeps samples in memory after reading them only if `count` of them together take at most `bytes`.
     fn keep_at_most(&mut self, _bytes: u64, _count: u64) {}
 
-    /// From now on, files of samples can be missing, because samples that cannot be read are left out.
-    fn skip_missing(&mut self) {}
-
     /// Returns the class of every sample, if each has one and the source knows it without reading all samples.
     ///
     /// # Errors
@@ -296,7 +293,8 @@ impl DataSet {
     }
 
     /// Returns the number of classes, or `None` if samples do not have one class each: of named classes, the number of names, and otherwise
-    /// one more than the highest class.
+    /// one more than the highest class. These are the data set's own classes, also if [`DataSet::number_classes_like`] gives batches the
+    /// numbers of another set.
     ///
     /// # Errors
     /// [`DataError`] naming a file that cannot be read.
@@ -308,17 +306,16 @@ impl DataSet {
         Ok(highest.and_then(|class| u64::try_from(class).ok()).map(|class| class.saturating_add(1)))
     }
 
-    /// Returns the names of the classes in the order of their numbers in the data set, if they have names.
+    /// Returns the names of the classes in the order of their numbers in the data set, if they have names. After
+    /// [`DataSet::number_classes_like`], batches have the numbers of the other set, which has the names for them.
     pub fn class_names(&self) -> Option<&[String]> {
         self.source.class_names()
     }
 
     /// From now on, leaves out up to `most` samples that cannot be read. Each is replaced by the next readable sample of the same sizes.
+    /// Data sets are opened with [`crate::Reading::skips_bad`] for this, so that the whole of them can be described despite such samples.
     pub fn skip_bad(&mut self, most: u64) {
         self.skip_max = most;
-        if most > 0 {
-            self.source.skip_missing();
-        }
     }
 
     /// Returns what is wrong with each sample that was left out so far.

@@ -98,10 +98,6 @@ impl Source for ImageSet {
         Ok(Batch { inputs, labels: self.labels.rows(samples) })
     }
 
-    fn skip_missing(&mut self) {
-        self.skips_missing = true;
-    }
-
     fn classes(&mut self) -> Result<Option<Vec<i64>>, DataError> {
         Ok(one_each(&self.labels))
     }

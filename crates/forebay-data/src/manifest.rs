@@ -18,11 +18,11 @@ use crate::image_set::ImageSet;
 /// The largest table.
 const TABLE_BYTES_MAX: u64 = 4 << 30;
 
-/// Opens a table. Images are read on demand.
+/// Opens a table. Images are read on demand. Some of them can be missing if samples that cannot be read will be left out.
 ///
 /// # Errors
 /// [`DataError`] naming the table and the line.
-pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>, DataError> {
+pub fn open(path: &Path, requirements: &Requirements, skips_missing: bool) -> Result<Box<dyn Source>, DataError> {
     let mut any_labels = requirements.clone();
     any_labels.labels = LabelKind::Classes;
     let images = Images::of(&any_labels, "a table of images").map_err(|reason| DataError::layout(path, reason))?;
@@ -66,7 +66,7 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
     let (labels, classes) = labels.map_err(|(line, reason)| at(line, reason))?;
     let kind = format!("a table of images with the columns {}", columns.join(", "));
     let weights = weight.map(|_| weights);
-    Ok(Box::new(ImageSet { kind, files, labels, classes, weights, images, skips_missing: false }))
+    Ok(Box::new(ImageSet { kind, files, labels, classes, weights, images, skips_missing }))
 }
 
 /// The cells of a line, with its number.
@@ -234,7 +234,7 @@ mod tests {
 
     fn labels(text: &str, labels: LabelKind, label_shape: &[u64]) -> Result<Tensor, String> {
         let (_folder, path) = table(text);
-        let mut set = open(&path, &requirements(labels, label_shape)).map_err(|error| error.to_string())?;
+        let mut set = open(&path, &requirements(labels, label_shape), false).map_err(|error| error.to_string())?;
         let batch = set.batch(&[1, 0]).unwrap();
         assert_eq!(batch.inputs["x"], Tensor::from_f32(&[2, 1, 1, 1], &[0.4, 0.2]));
         Ok(batch.labels)
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(read(" a , \" b\t\" ,\"\" \n"), [row(1, &["a", " b\t", ""])]);
         let spaces = table("path,label\n\" c.png\",\" 7\"\n");
         std::fs::rename(spaces.0.path().join("images/a.png"), spaces.0.path().join(" c.png")).unwrap();
-        let mut set = open(&spaces.1, &requirements(LabelKind::Classes, &[])).unwrap();
+        let mut set = open(&spaces.1, &requirements(LabelKind::Classes, &[]), false).unwrap();
         assert_eq!(set.batch(&[0]).unwrap().labels, Tensor::from_i64(&[1], &[7]));
     }
 
@@ -314,7 +314,7 @@ mod tests {
         let text = "path,weight,label\nimages/a.png,0.5,0\nimages/a.png,2,0\n\"images/b, 2.png\",0,1\n";
         let (_folder, path) = table(text);
         let requirements = requirements(LabelKind::Classes, &[]);
-        let source = || open(&path, &requirements).unwrap();
+        let source = || open(&path, &requirements, false).unwrap();
         assert_eq!(source().weights(), Some(vec![0.5, 2.0, 0.0]));
         let set = |rows: &str| {
             crate::dataset::DataSet::new(source(), crate::dataset::RowSelection::parse(rows), "t").unwrap()
@@ -323,19 +323,23 @@ mod tests {
         assert!(set("2..3").weights().unwrap_err().to_string().contains("all samples are 0"));
         assert_eq!(set("0..3").class_weights().unwrap(), [0.5, 0.5, 1.0]);
         let (_folder, path) = table("path,label,weight\nimages/a.png,1,-1\n");
-        let error = open(&path, &requirements).err().unwrap().to_string();
+        let error = open(&path, &requirements, false).err().unwrap().to_string();
         assert!(error.contains("line 2: the weight must be a number of at least 0, but is '-1'"), "{error}");
     }
 
     #[test]
     fn files_can_be_missing_only_if_they_are_left_out() {
         let (_folder, path) = table("path,label\nimages/none.png,0\nimages/a.png,1\n");
-        let source = open(&path, &requirements(LabelKind::Classes, &[])).unwrap();
-        let mut set = crate::dataset::DataSet::new(source, None, "t").unwrap();
-        for error in [set.description().map(|_| ()), set.digest().map(|_| ()), set.batch(&[0]).map(|_| ())] {
+        let set = |skips_missing: bool| {
+            let source = open(&path, &requirements(LabelKind::Classes, &[]), skips_missing).unwrap();
+            crate::dataset::DataSet::new(source, None, "t").unwrap()
+        };
+        let mut strict = set(false);
+        for error in [strict.description().map(|_| ()), strict.digest().map(|_| ()), strict.batch(&[0]).map(|_| ())] {
             let error = error.unwrap_err().to_string();
             assert!(error.contains("images/none.png: No such file"), "{error}");
         }
+        let mut set = set(true);
         set.skip_bad(1);
         assert!(set.description().unwrap().size_bytes > 0 && set.digest().is_ok());
         assert_eq!(set.batch(&[0, 1]).unwrap().labels, Tensor::from_i64(&[2], &[1, 1]));
@@ -357,7 +361,7 @@ mod tests {
         }
         // Reading a device would never end.
         let (_folder, path) = table("path,label\n/dev/zero,1\n");
-        let mut set = open(&path, &requirements(LabelKind::Classes, &[])).unwrap();
+        let mut set = open(&path, &requirements(LabelKind::Classes, &[]), false).unwrap();
         let error = set.batch(&[0]).unwrap_err().to_string();
         assert!(error.contains("/dev/zero: it is not a regular file"), "{error}");
     }

@@ -351,7 +351,8 @@ impl Header {
                 _ => "unknown",
             };
             unsupported(&format!(
-                "elements of NIfTI type {code} ({what}) are not supported; save them as integers, or as floating-point numbers of 32 or 64 bits"
+                "elements of NIfTI type {code} ({what}) are not supported; save them as integers, or as floating-point \
+                 numbers of 32 or 64 bits"
             ))
         })?;
         let voxel_offset = float(108);
@@ -446,6 +447,19 @@ mod tests {
             big[range].reverse();
         }
         assert_eq!(read_from(big.as_slice(), "v.nii").unwrap().values(), [7.0]);
+    }
+
+    #[test]
+    fn types_that_are_not_supported_are_named() {
+        for (code, what) in
+            [(1, "bits"), (32, "complex numbers"), (128, "colours"), (1536, "128-bit numbers"), (999, "unknown")]
+        {
+            let file = samples::file(code, &[1], &[0; 32], 0.0, 0.0);
+            let error = read_from(file.as_slice(), "v.nii").unwrap_err().to_string();
+            let said =
+                format!("v.nii: elements of NIfTI type {code} ({what}) are not supported; save them as integers");
+            assert!(error.contains(&said) && error.ends_with("floating-point numbers of 32 or 64 bits"), "{error}");
+        }
     }
 
     #[test]

@@ -30,7 +30,7 @@ fn open_fixed(data: &str, requirements: &Requirements, reading: &Reading) -> Res
         Kind::Columns => open_columns(path, requirements, reading)?,
         Kind::Text => open_text(path, requirements, reading)?,
         Kind::Shards => tar_set::open(path, requirements)?,
-        Kind::Table => manifest::open(path, requirements)?,
+        Kind::Table => manifest::open(path, requirements, reading.skips_bad)?,
         Kind::Volumes => volume_set::open(path, requirements)?,
         Kind::Sounds => sound_set::open(path, requirements)?,
         Kind::Images => image_set::open(path, requirements).map_err(|error| below(path).unwrap_or(error))?,

@@ -11,6 +11,7 @@ use forebay_base::DataType;
 use parquet::basic::{Compression, ConvertedType, LogicalType, Type};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::DataType as Values;
+use parquet::errors::ParquetError;
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::schema::types::{ColumnDescPtr, ColumnDescriptor};
@@ -46,7 +47,7 @@ pub(crate) fn open(path: &Path) -> Result<Table, DataError> {
     for path in files(path, Format::Parquet)? {
         let file = forebay_limits::open_regular(&path).map_err(|error| DataError::io(&path, error))?;
         let origin = path.display().to_string();
-        let reader = SerializedFileReader::new(file)
+        let reader = caught(|| SerializedFileReader::new(file), ParquetError::General)
             .map_err(|error| DataError::malformed(&origin, format!("not a readable Parquet file: {error}")))?;
         let (columns, definitions): (Vec<Column>, Vec<i16>) = columns(&reader).into_iter().unzip();
         if all.files.is_empty() {
@@ -65,10 +66,9 @@ pub(crate) fn open(path: &Path) -> Result<Table, DataError> {
                 let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
                 start.min(column.compressed_size())
             };
-            if let Some(column) = group.columns().iter().position(|column| bytes(column) < 0) {
-                let reason = format!(
-                    "damaged: the bytes of column {column} in row group {number} have a negative place or size"
-                );
+            if let Some(column) = group.columns().iter().find(|column| bytes(column) < 0) {
+                let name = column.column_path().string();
+                let reason = format!("damaged: column {name} in row group {number} has a negative offset or size");
                 return Err(DataError::malformed(&origin, reason));
             }
             all.groups.push(Group { file: all.files.len(), number, first: all.rows(), rows });
@@ -132,17 +132,15 @@ impl Files for ParquetFiles {
                 );
                 return Err(DataError::unsupported(origin, reason));
             }
-            let reader = reader.get_row_group(group.number).and_then(|group| group.get_column_reader(column.leaf));
-            let mut reader = reader.map_err(|error| wrong(error.to_string()))?;
+            let open = || reader.get_row_group(group.number).and_then(|group| group.get_column_reader(column.leaf));
+            let mut reader = caught(open, ParquetError::General).map_err(|error| wrong(error.to_string()))?;
             let mut next = group.first;
             for Run { rows: Range { start: first, end }, at } in runs {
                 let depth = self.definitions[column.leaf];
-                // The crate panics on some damaged pages.
-                let found = catch_unwind(AssertUnwindSafe(|| {
-                    read(&mut reader, (column, depth), (first - next) as usize, (end - first) as usize)
-                }));
-                let found =
-                    found.unwrap_or_else(|_| Err((None, "damaged: its pages contradict each other".to_owned())));
+                let found = caught(
+                    || read(&mut reader, (column, depth), (first - next) as usize, (end - first) as usize),
+                    |text| (None, format!("damaged: its pages contradict each other ({text})")),
+                );
                 let found = found.map_err(|(row, reason)| match row {
                     Some(row) => wrong(format!("row {}: {reason}", first + row as u64 - file_first)),
                     None => wrong(reason),
@@ -155,6 +153,15 @@ impl Files for ParquetFiles {
         }
         Ok(())
     }
+}
+
+/// Runs work of the crate, which panics on some damaged files. The text of a panic becomes an error.
+fn caught<T, E>(work: impl FnOnce() -> Result<T, E>, error: impl FnOnce(String) -> E) -> Result<T, E> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given");
+        Err(error(text.to_owned()))
+    })
 }
 
 /// Returns the name of a compression that is not supported.

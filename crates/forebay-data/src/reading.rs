@@ -26,7 +26,8 @@ pub struct Reading {
     pub text: TextOptions,
     /// Patches instead of whole volumes.
     pub patches: Option<Patches>,
-    /// Whether samples that cannot be read will be left out ([`crate::DataSet::skip_bad`]), so that opening does not fail because of them.
+    /// Whether samples that cannot be read will be left out ([`crate::DataSet::skip_bad`]), so that opening and describing the data set,
+    /// and its digest, do not fail because of them.
     pub skips_bad: bool,
 }
 

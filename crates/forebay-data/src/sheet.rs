@@ -73,7 +73,8 @@ pub fn shares(labels: &Tensor) -> Option<Vec<Vec<(i64, f64)>>> {
     rows.chunks_exact(classes).map(row).collect()
 }
 
-/// Returns the caption of a sample: its classes, and their shares in hundredths, such as `cat 0.7 + dog 0.3`.
+/// Returns the caption of a sample, whose largest share comes first: its classes and their shares in hundredths, such as
+/// `cat 0.7 + dog 0.3`. If all shares round to 0, the caption is the first class with two significant digits of its share.
 pub fn caption(shares: &[(i64, f64)], names: &[String]) -> String {
     parts(shares, names, usize::MAX).join(" ")
 }
@@ -81,8 +82,12 @@ pub fn caption(shares: &[(i64, f64)], names: &[String]) -> String {
 /// Returns a caption in parts between which a line can end. Names are cut so that no part has more letters than given.
 fn parts(shares: &[(i64, f64)], names: &[String], letters: usize) -> Vec<String> {
     let rounded = |share: f64| (share * 100.0).round() / 100.0;
-    let visible: Vec<(i64, f64)> =
+    let mut visible: Vec<(i64, f64)> =
         shares.iter().map(|&(class, share)| (class, rounded(share))).filter(|(_, share)| *share > 0.0).collect();
+    if visible.is_empty() {
+        let two_digits = |share: f64| format!("{share:.1e}").parse().unwrap_or(share);
+        visible.extend(shares.first().map(|&(class, share)| (class, two_digits(share))));
+    }
     let part = |(number, &(class, share)): (usize, &(i64, f64))| {
         let share = if share < 1.0 { format!(" {share}") } else { String::new() };
         let end = share + if number + 1 < visible.len() { " +" } else { "" };
@@ -137,8 +142,9 @@ pub fn png(batch: &Batch, names: &[String]) -> Result<Vec<u8>, DataError> {
         tiles.push(grown(&values(image, sample)?, FilterType::Triangle));
         tiles.extend(labels.map(|labels| grown(&classes(labels, sample), FilterType::Nearest)));
     }
-    let captions: Vec<Vec<String>> =
-        shares(&batch.labels).unwrap_or_default().iter().map(|shares| lines(shares, names)).collect();
+    // Samples with label maps are two tiles each, and have no captions.
+    let shares = if labels.is_some() { None } else { shares(&batch.labels) };
+    let captions: Vec<Vec<String>> = shares.unwrap_or_default().iter().map(|shares| lines(shares, names)).collect();
     let most_lines = captions.iter().map(Vec::len).max().unwrap_or(0) as u32;
     let columns = COLUMNS.min(tiles.len() as u32);
     let (width, height) = (TILE + GAP, TILE + most_lines * LINE + GAP);
@@ -147,7 +153,6 @@ pub fn png(batch: &Batch, names: &[String]) -> Result<Vec<u8>, DataError> {
     for (number, tile) in (0..).zip(&tiles) {
         let (x, y) = (GAP + number % columns * width, GAP + number / columns * height);
         imageops::replace(&mut sheet, tile, i64::from(x), i64::from(y));
-        // Samples with captions have no label maps, so each is one tile.
         for (line, text) in (0..).zip(captions.get(number as usize).into_iter().flatten()) {
             lettering::draw(&mut sheet, text, (x, y + TILE + line * LINE));
         }
@@ -240,6 +245,7 @@ mod tests {
             caption(&[0.0, 1.0, 0.0]),
             caption(&[0.004, 0.0, 0.996]),
             caption(&[0.1, 0.1, 0.1, 0.1, 0.35, 0.25]),
+            caption(&[1.0 / 300.0; 300]),
             // Targets that are no shares.
             caption(&[0.7, 0.7]),
             caption(&[1.5, -0.5]),
@@ -250,6 +256,7 @@ mod tests {
             Some("dog"),
             Some("bird"),
             Some("fish 0.35 + class 5 0.25 + cat 0.1 + dog 0.1 + ..."),
+            Some("cat 0.0033"),
             None,
             None,
             None,
@@ -288,6 +295,15 @@ mod tests {
             assert!(expected == found, "tile {tile}");
         }
         assert_eq!(sheet(["a long name", "another one"]).height(), TILE + 2 * LINE + 2 * GAP);
+    }
+
+    #[test]
+    fn label_maps_of_one_pixel_are_no_captions() {
+        let image = Tensor::from_f32(&[2, 1, 1, 1], &[0.0, 0.0]);
+        let labels = Tensor::from_i64(&[2, 1, 1], &[0, 1]);
+        let batch = Batch { inputs: [("x".to_string(), image)].into(), labels };
+        let sheet = forebay_images::image::load_from_memory(&png(&batch, &[]).unwrap()).unwrap();
+        assert_eq!((sheet.width(), sheet.height()), (4 * (TILE + GAP) + GAP, TILE + 2 * GAP));
     }
 
     #[test]

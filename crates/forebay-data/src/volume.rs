@@ -174,16 +174,19 @@ impl Boxed {
     /// # Errors
     /// [`DataError`] naming the file and a voxel that is infinite or not a number: it would make every other voxel so.
     pub fn push_normalized(&self, channel: usize, bytes: &mut Vec<u8>) -> Result<(), DataError> {
-        if let Some((place, value)) = self.not_finite(channel) {
+        let count = self.to.iter().product::<usize>() as f64;
+        let (mut sum, mut squares) = (0f64, 0f64);
+        self.for_each_row(channel, |row| row.iter().for_each(|value| sum += value));
+        // A sum of finite numbers can also be infinite.
+        if !sum.is_finite()
+            && let Some((place, value)) = self.not_finite(channel)
+        {
             let reason = format!(
                 "voxel {place:?} of channel {channel} is {value}, and only finite numbers can be normalized (numpy.nan_to_num replaces \
                  others)"
             );
             return Err(DataError::malformed(&self.origin, reason));
         }
-        let count = self.to.iter().product::<usize>() as f64;
-        let (mut sum, mut squares) = (0.0, 0.0);
-        self.for_each_row(channel, |row| row.iter().for_each(|value| sum += value));
         let mean = sum / count;
         self.for_each_row(channel, |row| row.iter().for_each(|value| squares += (value - mean) * (value - mean)));
         let deviation = (squares / count).sqrt();

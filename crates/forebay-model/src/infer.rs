@@ -16,9 +16,6 @@ use crate::operator::NodeView;
 use crate::operators::row;
 pub(crate) use fold::alone;
 
-/// Maximum number of nodes of a graph after its loops are unrolled.
-const NODES_MAX: usize = 1 << 18;
-
 /// Sizes of the inputs.
 #[derive(Clone, Debug, Default)]
 pub struct Sizes {
@@ -91,15 +88,7 @@ pub fn infer_known(graph: &mut Graph, sizes: &Sizes) -> Result<Vec<Waiting>, Mod
             match expand::expand(graph, &node) {
                 Ok(Some(nodes)) => {
                     nodes.into_iter().rev().for_each(|node| pending.push_front(node));
-                    if pending.len() + graph.nodes.len() > NODES_MAX {
-                        let reason = format!(
-                            "with the nodes that replace {} '{}', the model has more than {NODES_MAX}; use fewer iterations, or a \
-                             Loop, which runs its body repeatedly outside training if it is too long to be unrolled",
-                            node.operation.name(),
-                            node.label(graph)
-                        );
-                        return Err(ModelError::Request { reason });
-                    }
+                    check_count(graph, &node, pending.len())?;
                     continue;
                 }
                 Err(error @ ModelError::NeedsValue { .. }) => Some(error),
@@ -124,6 +113,25 @@ pub fn infer_known(graph: &mut Graph, sizes: &Sizes) -> Result<Vec<Waiting>, Mod
         graph.drop_dead_nodes();
     }
     Ok(waiting)
+}
+
+/// Refuses a model that has too many nodes after one of them is expanded. `pending` is the number of nodes that do not have types yet.
+fn check_count(graph: &Graph, expanded: &Node, pending: usize) -> Result<(), ModelError> {
+    let (count, name) = (graph.nodes.len() + pending, expanded.operation.name());
+    if count <= expand::NODES_MAX as usize {
+        return Ok(());
+    }
+    let other = match name {
+        "Loop" => "",
+        _ => "; a Loop runs its body repeatedly outside training if it is too long to be unrolled",
+    };
+    let reason = format!(
+        "with the nodes that replace {name} '{}', the model has {count} nodes, more than the maximum of {}; use fewer iterations or \
+         shorter sequences, or run the part after it as another model{other}",
+        expanded.label(graph),
+        expand::NODES_MAX
+    );
+    Err(ModelError::Request { reason })
 }
 
 /// Determines the types of one node's outputs. If the node can be folded, its outputs become initializers and everything afterwards skips

@@ -336,9 +336,10 @@ fn border(graph: Graph, mut waiting: Vec<Waiting>, i: usize) -> Result<Next, Mod
     if let Some(input) = node.inputs.iter().position(|input| input.is_some_and(|id| graph.sequences.contains_key(&id)))
     {
         let view = NodeView { graph: &graph, node: &node };
-        return Err(
-            view.error(format!("input {input} is a sequence of tensors, and the number of iterations is not known"))
-        );
+        return Err(view.error(format!(
+            "input {input} is a sequence of tensors, and the loop is not unrolled: its number of iterations is not known, or it would \
+             have too many nodes"
+        )));
     }
     let outputs: BTreeSet<ValueId> = node.outputs.iter().flatten().copied().collect();
     let source = |value: ValueId| match graph.initializers.get(&value) {

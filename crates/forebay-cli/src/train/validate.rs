@@ -53,7 +53,10 @@ impl Run<'_> {
             };
             let evaluation = evaluation.map_err(|error| Failure::from(error).at(data))?;
             if let Some(samples) = to_draw {
-                self.records.draw(self.trainer.step_count(), samples, &evaluation.logits, class_axis);
+                // Predictions are numbered as the training data is, and so are the labels of the validation data.
+                let (step, trained_on) = (self.trainer.step_count(), self.loader.data());
+                let names = trained_on.class_names().unwrap_or_default();
+                self.records.draw(step, samples, &evaluation.logits, class_axis, names);
             }
             metrics.add(&evaluation.logits, &labels);
             if let Some(axis) = class_axis {

@@ -84,6 +84,18 @@ fn damaged_images_are_named_or_left_out_and_counted() {
     assert_says(&failure(1, &[command.as_slice(), &["--skip-bad", "1"]].concat()), &["2 samples", "allows at most 1"]);
 }
 
+#[cfg(feature = "parquet")]
+#[test]
+fn damaged_parquet_files_are_named_without_the_message_of_a_panic() {
+    let folder = Folder::new();
+    let mut bytes = std::fs::read(example("../testdata/data/numbers_plain.parquet")).unwrap();
+    // The type of the first page, a dictionary, on which the crate that reads the file panics.
+    bytes[5] = 2;
+    let data = folder.write("bad.parquet", &bytes);
+    let error = failure(1, &["data", &data]);
+    assert_says(&error, &["bad.parquet[x.list.element]", "damaged: its pages contradict each other ("]);
+}
+
 #[test]
 fn classes_of_validation_have_the_numbers_of_training() {
     let (folder, model) = (Folder::new(), digits_model());

@@ -1,6 +1,7 @@
 //! The records of a run: lines with every metric, events for TensorBoard, a page; and the description of a data set.
 
-use crate::common::{self, Folder, assert_says, digits_data, digits_model, failure, json, success};
+use crate::common::{self, Folder, assert_says, digits_data, digits_model, failure, json, success, zeros};
+use forebay::Tensor;
 use serde_json::Value;
 
 #[test]
@@ -107,17 +108,51 @@ fn gradients_are_shown_without_changing_a_step() {
     assert_says(&failure(2, &wrong), &["weights", "parameters, gradients"]);
 }
 
+/// Writes four images of each class into a folder, and returns its path.
+fn pictures(folder: &Folder, data: &str, classes: [&str; 2]) -> String {
+    for (class, grey) in classes.into_iter().zip([60u8, 200]) {
+        std::fs::create_dir_all(folder.path(&format!("{data}/{class}"))).unwrap();
+        for number in 0..4 {
+            let picture = image::GrayImage::from_pixel(16, 16, image::Luma([grey]));
+            picture.save(folder.path(&format!("{data}/{class}/{number}.png"))).unwrap();
+        }
+    }
+    folder.text(data)
+}
+
+#[test]
+fn pictures_of_validation_name_the_classes() {
+    let (folder, model) = (Folder::new(), digits_model());
+    let drawn = |name: &str, classes: [&str; 2]| {
+        let (data, events) = (pictures(&folder, name, classes), folder.text(&format!("{name}-events")));
+        let train = ["train", &model, "--data", &data, "--validate", &data, "--batch-size", "8", "--steps", "1"];
+        let shown = ["--tensorboard", &events, "--validate-every", "1", "--show-predictions", "8"];
+        success(&[train.as_slice(), &shown].concat());
+        let file = std::fs::read_dir(&events).unwrap().next().unwrap().unwrap().path();
+        let bytes = std::fs::read(file).unwrap();
+        let at = |mark: &[u8]| bytes.windows(mark.len()).position(|window| window == mark).expect("a PNG file");
+        bytes[at(b"\x89PNG")..at(b"IEND")].to_vec()
+    };
+    let first = drawn("first", ["cat", "dog"]);
+    assert!(first == drawn("same", ["cat", "dog"]), "the same images have the same picture");
+    assert!(first != drawn("other", ["cow", "owl"]), "only names differ");
+}
+
+#[test]
+fn sheets_of_mixed_samples_of_very_many_classes_are_refused() {
+    let folder = Folder::new();
+    let labels = Tensor::from_i64(&[2], &[0, 40_000]);
+    let (data, sheet) = (folder.archive("many.npz", &[("x", &zeros(2)), ("y", &labels)]), folder.text("sheet.png"));
+    let shown = ["data", &data, "--show", "2", "--out", &sheet];
+    success(&shown);
+    let error = failure(2, &[shown.as_slice(), &["--augment", "mixup:1"]].concat());
+    assert_says(&error, &["up to 32768 classes", "many.npz has 40001", "leave mixup and cutmix out of --augment"]);
+}
+
 #[test]
 fn sheets_of_mixed_samples_say_which_classes_are_mixed() {
     let folder = Folder::new();
-    let (data, sheet) = (folder.text("classes"), folder.text("sheet.png"));
-    for (class, grey) in [("cat", 60u8), ("dog", 200)] {
-        std::fs::create_dir_all(folder.path(&format!("classes/{class}"))).unwrap();
-        for number in 0..4 {
-            let picture = image::GrayImage::from_pixel(16, 16, image::Luma([grey]));
-            picture.save(folder.path(&format!("classes/{class}/{number}.png"))).unwrap();
-        }
-    }
+    let (data, sheet) = (pictures(&folder, "classes", ["cat", "dog"]), folder.text("sheet.png"));
     let shares = |change: &str| -> Vec<[f64; 2]> {
         let shown = ["data", &data, "--image-size", "16", "--show", "8", "--out", &sheet, "--augment", change];
         let report = json(&shown);

@@ -51,6 +51,20 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
+fn only_a_trained_model_replaces_the_model() {
+    let folder = Folder::new();
+    let before = fs::read(digits_model()).unwrap();
+    let (model, data) = (folder.write("model.onnx", &before), digits_data());
+    for flag in ["--report", "--log", "--trace", "--save-costs"] {
+        let error = failure(2, &train(&model, &data, &["--steps", "1", flag, &model]));
+        assert_says(&error, &[flag, "would replace", "model.onnx, which this command reads"]);
+        assert!(fs::read(&model).unwrap() == before, "{flag}");
+    }
+    success(&train(&model, &data, &["--steps", "1", "--save", &model]));
+    assert!(fs::read(&model).unwrap() != before);
+}
+
+#[test]
 fn what_a_path_names_decides_how_it_is_written() {
     let (folder, model) = (Folder::new(), digits_model());
     let table = folder.write("buffers.csv", b"id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\n");

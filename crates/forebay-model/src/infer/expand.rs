@@ -19,7 +19,7 @@ use crate::error::ModelError;
 use crate::graph::{Graph, Node, Operation, ValueId};
 use crate::operator::NodeView;
 pub use condition::{is_true, trip_count, truth};
-pub(crate) use control::{loop_facts, nothing, runs_again};
+pub(crate) use control::{NODES_MAX, loop_facts, nothing, runs_again};
 pub(crate) use draws::{is_draw, number_draws};
 
 /// Returns the nodes that replace a node. These can be expanded in turn.

@@ -203,9 +203,12 @@ fn a_loop_whose_condition_counts_is_written_out() {
         infer(&mut graph, None).unwrap();
         assert_eq!(graph.ty(y).unwrap().shape, [2 * iterations]);
     }
-    let (mut endless, _) = counting(i64::MAX);
-    let message = infer(&mut endless, None).unwrap_err().to_string();
+    let (endless, _) = counting(i64::MAX);
+    let message = infer(&mut endless.clone(), None).unwrap_err().to_string();
     assert!(message.contains("a Loop") && message.contains("depends on what the loop computes"), "{message}");
+    let types = [("x".to_string(), TensorType::new(DataType::Float32, &[2]))].into();
+    let message = crate::stages::next(&endless, &types).unwrap_err().to_string();
+    assert!(message.contains("is a sequence of tensors, and the loop is not unrolled"), "{message}");
 }
 
 #[test]
@@ -301,52 +304,122 @@ fn loops_that_are_too_long_together_are_not_all_unrolled() {
     assert!(rest.nodes.len() >= 30_000, "{} nodes", rest.nodes.len());
 }
 
-#[test]
-fn iterations_draw_other_numbers_even_with_a_seed() {
-    use crate::graph::Subgraph;
-    let seeded = [("seed", Attribute::Float(1.0)), ("shape", Attribute::Ints(vec![2]))];
-    let with_inputs = || {
-        let mut graph = Graph::default();
-        graph.inputs = ["i", "goes_on", "a"].iter().map(|name| graph.add_value(name, None)).collect();
-        let (goes_on, a) = (graph.inputs[1], graph.inputs[2]);
-        (graph, goes_on, a)
-    };
-    let (mut inner, goes_on, a) = with_inputs();
-    let drawn = push(&mut inner, "RandomUniform", &[], &seeded);
-    let sum = push(&mut inner, "Add", &[a, drawn], &[]);
-    inner.outputs = vec![goes_on, sum];
-    let looped = |body: Graph, inputs: &[ValueId], output: ValueId| Node {
-        name: "a Loop".to_string(),
-        operation: Operation::onnx(
-            "Loop",
-            &[("body", Attribute::Graph(std::sync::Arc::new(Subgraph { graph: body, captured: vec![] })))],
-        ),
-        inputs: inputs.iter().copied().map(Some).collect(),
-        outputs: vec![Some(output)],
-    };
-    let (mut outer, goes_on, a) = with_inputs();
-    let three = push(&mut outer, "Constant", &[], &[("value_int", Attribute::Int(3))]);
-    let last = outer.add_value("last", None);
-    outer.nodes.push(looped(inner, &[three, goes_on, a], last));
-    outer.outputs = vec![goes_on, last];
+fn with_inputs<const N: usize>(names: [&str; N]) -> (Graph, [ValueId; N]) {
+    let mut graph = Graph::default();
+    let inputs = names.map(|name| graph.add_value(name, None));
+    graph.inputs = inputs.to_vec();
+    (graph, inputs)
+}
+
+fn inside(graph: Graph, captured: &[usize]) -> Attribute {
+    Attribute::Graph(std::sync::Arc::new(crate::graph::Subgraph { graph, captured: captured.to_vec() }))
+}
+
+/// A graph with a loop of `count` iterations. Its body carries one value, which is `x` at first and the graph's output at last.
+fn looped(count: i64, body: Graph) -> (Graph, ValueId) {
     let (mut graph, x) = graph(&[Dimension::Known(2)]);
-    let count = graph.add_initializer("count", Tensor::from_i64(&[], &[4]));
+    let count = graph.add_initializer("count", Tensor::from_i64(&[], &[count]));
     let condition = graph.add_initializer("condition", expand::truth(true));
     graph.constants.extend([count, condition]);
-    let y = graph.add_value("y", None);
-    graph.nodes = vec![looped(outer, &[count, condition, x], y)];
-    let also = push(&mut graph, "RandomUniform", &[], &seeded);
-    graph.outputs = vec![y, also];
-    infer(&mut graph, None).unwrap();
-    let program = crate::lower::lower(&graph, &std::collections::BTreeSet::new()).unwrap();
+    let y = push(&mut graph, "Loop", &[count, condition, x], &[("body", inside(body, &[]))]);
+    graph.outputs = vec![y];
+    (graph, y)
+}
+
+/// Adds two random numbers, drawn with a seed, to a value.
+fn add_drawn(graph: &mut Graph, value: ValueId) -> ValueId {
+    let seeded = [("seed", Attribute::Float(1.0)), ("shape", Attribute::Ints(vec![2]))];
+    let drawn = push(graph, "RandomUniform", &[], &seeded);
+    push(graph, "Add", &[value, drawn], &[])
+}
+
+/// The number of nodes of the expanded graph that draw random numbers, and how many of them draw different ones.
+fn draws(graph: &mut Graph) -> (usize, usize) {
+    infer(graph, None).unwrap();
+    let program = crate::lower::lower(graph, &BTreeSet::new()).unwrap();
     let number = |launch: &crate::program::ProgramLaunch| match launch.kernel {
         forebay_base::Kernel::Random { node, .. } => Some(node),
         _ => None,
     };
     let numbers: Vec<u64> = program.launches.iter().filter_map(number).collect();
-    let distinct: std::collections::BTreeSet<u64> = numbers.iter().copied().collect();
+    (numbers.len(), numbers.into_iter().collect::<BTreeSet<u64>>().len())
+}
+
+#[test]
+fn iterations_draw_other_numbers_even_with_a_seed() {
+    let (mut inner, [_, goes_on, a]) = with_inputs(["i", "goes_on", "a"]);
+    let sum = add_drawn(&mut inner, a);
+    inner.outputs = vec![goes_on, sum];
+    let (mut outer, [_, goes_on, a]) = with_inputs(["i", "goes_on", "a"]);
+    let three = push(&mut outer, "Constant", &[], &[("value_int", Attribute::Int(3))]);
+    let last = push(&mut outer, "Loop", &[three, goes_on, a], &[("body", inside(inner, &[]))]);
+    outer.outputs = vec![goes_on, last];
+    let (mut graph, y) = looped(4, outer);
     // The node outside draws what the first iteration draws.
-    assert_eq!((numbers.len(), distinct.len()), (13, 12), "{numbers:x?}");
+    graph.outputs = vec![add_drawn(&mut graph, y)];
+    assert_eq!(draws(&mut graph), (13, 12));
+}
+
+#[test]
+fn iterations_draw_other_numbers_in_branches() {
+    let (mut then, [a]) = with_inputs(["a"]);
+    then.outputs = vec![add_drawn(&mut then, a)];
+    let (mut other, [a]) = with_inputs(["a"]);
+    other.outputs = vec![a];
+    let (mut body, [_, goes_on, a]) = with_inputs(["i", "goes_on", "a"]);
+    let branches = [("then_branch", inside(then, &[1])), ("else_branch", inside(other, &[1]))];
+    let next = push(&mut body, "If", &[goes_on, a], &branches);
+    body.outputs = vec![goes_on, next];
+    assert_eq!(draws(&mut looped(3, body).0), (3, 3));
+}
+
+#[test]
+fn steps_of_a_scan_draw_other_numbers() {
+    let (mut body, [state, row]) = with_inputs(["state", "row"]);
+    let sum = push(&mut body, "Add", &[state, row], &[]);
+    body.outputs = vec![add_drawn(&mut body, sum)];
+    let (mut graph, x) = graph(&[Dimension::Known(3), Dimension::Known(2)]);
+    let first = graph.add_initializer("first", Tensor::from_f32(&[2], &[1.0, 2.0]));
+    let attributes = [("body", inside(body, &[])), ("num_scan_inputs", Attribute::Int(1))];
+    graph.outputs = vec![push(&mut graph, "Scan", &[first, x], &attributes)];
+    assert_eq!(draws(&mut graph), (3, 3));
+}
+
+/// A graph that applies a body to each row of `x` and concatenates the results.
+fn mapped(rows: u64, body: Graph) -> Graph {
+    let (mut graph, x) = graph(&[Dimension::Known(rows), Dimension::Known(2)]);
+    let parts = push(&mut graph, "SplitToSequence", &[x], &[]);
+    let results = push(&mut graph, "SequenceMap", &[parts], &[("body", inside(body, &[]))]);
+    graph.outputs = vec![push(&mut graph, "ConcatFromSequence", &[results], &[("axis", Attribute::Int(0))])];
+    graph
+}
+
+#[test]
+fn elements_of_a_sequence_get_other_numbers() {
+    let (mut body, [element]) = with_inputs(["element"]);
+    body.outputs = vec![add_drawn(&mut body, element)];
+    assert_eq!(draws(&mut mapped(2, body)), (2, 2));
+}
+
+#[test]
+fn a_model_with_too_many_nodes_after_expansion_is_refused() {
+    let chain = |graph: &mut Graph, from: ValueId, count: usize| {
+        (0..count).fold(from, |value, _| push(graph, "Relu", &[value], &[]))
+    };
+    let (mut body, [_, goes_on, a]) = with_inputs(["i", "goes_on", "a"]);
+    let last = chain(&mut body, a, 1000);
+    body.outputs = vec![goes_on, last];
+    // The loop can be unrolled, but not together with the nodes after it.
+    let (mut graph, y) = looped(250, body);
+    graph.outputs = vec![chain(&mut graph, y, 13_000)];
+    let long_loop = infer(&mut graph, None).unwrap_err().to_string();
+    let count =
+        "replace Loop 'a Loop', the model has 263001 nodes, more than the maximum of 262144; use fewer iterations";
+    assert!(long_loop.contains(count) && !long_loop.contains("a Loop runs"), "{long_loop}");
+    let (mut body, [element]) = with_inputs(["element"]);
+    body.outputs = vec![chain(&mut body, element, 1000)];
+    let map = infer(&mut mapped(300, body), None).unwrap_err().to_string();
+    assert!(map.contains("replace SequenceMap") && map.contains("; a Loop runs its body repeatedly"), "{map}");
 }
 
 #[test]

@@ -233,7 +233,7 @@ pub(super) fn softsign_of(c: &mut Composer, x: &Part) -> Result<Part, ModelError
     c.binary(BinaryOp::Divide, x, &divisor)
 }
 
-/// x for x > 0, else slope x; the slope broadcasts to x. Before opset 7, a slope of one dimension has one element per channel.
+/// x times 1 for x > 0, else times the slope, which broadcasts to x. Before opset 7, a slope of one dimension has one element per channel.
 fn prelu(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (x, mut slope) = (c.input(0)?, c.input(1)?);
@@ -241,12 +241,11 @@ fn prelu(view: NodeView) -> Result<Decomposition, ModelError> {
         let shape = [vec![channels], vec![1; x.ty.shape.len() - 2]].concat();
         slope = c.reshape(&slope, &shape)?;
     }
-    // A slope that is not finite does not affect positive elements: its gradient multiplies 0 in their place.
-    let below = c.unary(UnaryOp::Clip { low: f32::NEG_INFINITY, high: 0.0 }, &x)?;
-    let scaled = c.binary(BinaryOp::Multiply, &below, &slope)?;
-    let zero = c.scalar(x.ty.data_type, 0.0)?;
+    // The factor is selected, not the product: a slope that is not finite does not affect positive elements or their gradients.
+    let (zero, one) = (c.scalar(x.ty.data_type, 0.0)?, c.scalar(x.ty.data_type, 1.0)?);
     let is_above = c.binary(BinaryOp::Greater, &x, &zero)?;
-    let y = c.select(&is_above, &x, &scaled)?;
+    let factor = c.select(&is_above, &one, &slope)?;
+    let y = c.binary(BinaryOp::Multiply, &x, &factor)?;
     if y.ty.shape != x.ty.shape {
         return Err(view.error(format!("the slope {} does not broadcast to {}", slope.ty, x.ty)));
     }

@@ -92,7 +92,7 @@ pub(super) fn window(
             )));
         }
         // A last window that would start in the padding after the input is omitted.
-        if ceil && steps > 0 && steps * strides[i] >= input[i].saturating_add(pads_begin[i]) {
+        if ceil && steps > 0 && steps.saturating_mul(strides[i]) >= input[i].saturating_add(pads_begin[i]) {
             steps -= 1;
         }
         output.push(steps + 1);

@@ -19,7 +19,7 @@ pub const ROWS: &[Operator] = &[
 ];
 
 /// Combines the elements of each window. In float64, which the kernel does not take, this is done axis by axis: all elements of the windows
-/// along an axis are gathered and then reduced.
+/// along an axis are gathered and then reduced. There, equal largest elements share the gradient; elsewhere, the first of them gets it.
 pub(super) fn pooled(
     c: &mut Composer,
     x: &Part,
@@ -36,20 +36,27 @@ pub(super) fn pooled(
     };
     let mut y = x.clone();
     for (i, &places) in shape[2..].iter().enumerate() {
-        let (axis, size) = (2 + i, x.ty.shape[2 + i]);
+        let axis = 2 + i;
         require_few(&c.view, &[window.kernel[i], places])?;
-        let begin = window.pads_begin[i] as i64;
-        let position = |tap: u64, place: u64| (place * window.strides[i] + tap * window.dilations[i]) as i64 - begin;
-        let is_inside = |position: &i64| (0..size as i64).contains(position);
-        // One more element stands for all of the padding.
-        let mut one = y.ty.clone();
-        one.shape[axis] = 1;
-        let outside = c.kernel(Kernel::Fill { value: padding }, &[], one);
-        let padded = c.concatenate(&[&y, &outside], axis)?;
+        // Positions in the padding can be outside the range of 64 bits.
+        let (begin, size) = (i128::from(window.pads_begin[i]), i128::from(x.ty.shape[axis]));
+        let position = |tap: u64, place: u64| {
+            i128::from(place) * i128::from(window.strides[i]) + i128::from(tap) * i128::from(window.dilations[i])
+                - begin
+        };
+        let is_inside = |position: &i128| (0..size).contains(position);
+        let outside = size as i64;
         let positions = (0..window.kernel[i]).flat_map(|tap| (0..places).map(move |place| position(tap, place)));
         let indices: Vec<i64> =
-            positions.map(|position| if is_inside(&position) { position } else { size as i64 }).collect();
-        let taken = take(c, &padded, axis, &indices);
+            positions.map(|position| if is_inside(&position) { position as i64 } else { outside }).collect();
+        if indices.contains(&outside) {
+            // One more element stands for all of the padding.
+            let mut one = y.ty.clone();
+            one.shape[axis] = 1;
+            let one = c.kernel(Kernel::Fill { value: padding }, &[], one);
+            y = c.concatenate(&[&y, &one], axis)?;
+        }
+        let taken = take(c, &y, axis, &indices);
         let mut by_tap = taken.ty.shape.clone();
         by_tap.splice(axis..=axis, [window.kernel[i], places]);
         let taken = c.reshape(&taken, &by_tap)?;
@@ -57,10 +64,12 @@ pub(super) fn pooled(
         by_tap.remove(axis);
         y = c.reshape(&reduced, &by_tap)?;
         if let PoolOp::Average { count_include_pad } = op {
-            let end = size as i64 + if count_include_pad { window.pads_end[i] as i64 } else { 0 };
+            let end = size + if count_include_pad { i128::from(window.pads_end[i]) } else { 0 };
             let start = if count_include_pad { -begin } else { 0 };
+            // As in the kernel, the average of no elements is 0.
             let counted = |place: u64| {
-                (0..window.kernel[i]).filter(|&tap| (start..end).contains(&position(tap, place))).count() as f64
+                let taps = (0..window.kernel[i]).filter(|&tap| (start..end).contains(&position(tap, place)));
+                taps.count().max(1) as f64
             };
             let mut along = vec![1; shape.len() - axis];
             along[0] = places;
@@ -94,11 +103,16 @@ fn global_average_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// A max pool with one window over everything. As in any max pool, the first of equal largest elements gets the gradient.
+/// A max pool with one window over everything. Equal largest elements get gradients as in any max pool.
 fn global_max_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let kernel = spatial(&view, "the input", &x.ty)?.to_vec();
+    if x.ty.data_type == DataType::Float64 {
+        let axes: Vec<usize> = (2..x.ty.shape.len()).collect();
+        let y = c.reduce(ReduceOp::Max, &axes, &x)?;
+        return c.finish(y);
+    }
     let n = kernel.len();
     let mut shape = x.ty.shape[..2].to_vec();
     shape.resize(2 + n, 1);

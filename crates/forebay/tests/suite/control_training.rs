@@ -261,3 +261,39 @@ fn what_a_step_cannot_know_is_refused_with_a_way_out() {
     let error = refusal(sizes);
     assert!(error.contains("float32[1, 2]") && error.contains("float32[2, 2]"), "{error}");
 }
+
+/// A loop of 3000 iterations of 100 nodes, which is too long to be unrolled. `counts` states whether it ends when its condition does,
+/// instead of after a number of iterations.
+fn long_loop(counts: bool) -> GraphBuilder {
+    let body = GraphBuilder::new().input("i", INT64, &[]).input("go_on", BOOL, &[]).input("a0", FLOAT, &["N", "2"]);
+    let body = (0..100)
+        .fold(body, |body, i| body.node("Tanh", &[format!("a{i}").as_str()], &[format!("a{}", i + 1).as_str()]));
+    let body = match counts {
+        true => body.node("Less", &["i", "limit"], &["still"]),
+        false => body.node("Identity", &["go_on"], &["still"]),
+    };
+    let body = body.output("still", BOOL, &[]).output("a100", FLOAT, &["N", "2"]);
+    GraphBuilder::new()
+        .input("x", FLOAT, &["N", "2"])
+        .floats("w", &[2, 2], &WEIGHTS)
+        .integers("zero", &[], &[0])
+        .integers("limit", &[], &[3000])
+        .node("Less", &["zero", "limit"], &["first"])
+        .node_with(
+            "Loop",
+            &[if counts { "" } else { "limit" }, "first", "x"],
+            &["last"],
+            vec![("body", Value::Graph(body))],
+        )
+        .node("MatMul", &["last", "w"], &["y"])
+        .output("y", FLOAT, &["N", "2"])
+}
+
+#[test]
+fn a_loop_that_is_too_long_to_train_needs_fewer_iterations() {
+    for counts in [true, false] {
+        let error = refusal(long_loop(counts));
+        assert!(error.contains("for training, use fewer iterations that each process more"), "{error}");
+        assert!(!error.contains("make what is computed too late an input"), "{error}");
+    }
+}

@@ -14,8 +14,8 @@ use crate::operators::random::number_iteration;
 
 /// The most iterations that are unrolled; longer loops run their body repeatedly.
 const ITERATIONS_MAX: i64 = 1 << 16;
-/// The most nodes of an unrolled loop, together with those before it.
-pub(super) const NODES_MAX: i64 = 1 << 18;
+/// The most nodes of a graph whose loops are unrolled and whose sequences are expanded.
+pub(crate) const NODES_MAX: i64 = 1 << 18;
 
 /// Returns the graph in an attribute.
 pub(super) fn graph_attribute(view: &NodeView, name: &str) -> Result<Arc<Subgraph>, ModelError> {
@@ -170,11 +170,10 @@ pub(super) fn repeat(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelE
     if is_too_long(&view, count, &body) {
         let reason = format!(
             "{count} iterations are too many to unroll: the loop would have more than {ITERATIONS_MAX} iterations, or more than \
-             {NODES_MAX} nodes with inner loops and the {} nodes before it; training needs fewer iterations, such as ones that process \
-             more at once",
+             {NODES_MAX} nodes with inner loops and the {} nodes before it; for training, use fewer iterations that each process more",
             graph.nodes.len()
         );
-        return Err(waits(0, &reason));
+        return Err(waits(if view.has_input(0) { 0 } else { 1 }, &reason));
     }
     let mut current: Vec<ValueId> = (2..2 + carried).map(|i| view.input(i)).collect::<Result<_, _>>()?;
     let condition = constant(graph, "condition", truth(true));

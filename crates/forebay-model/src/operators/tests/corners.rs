@@ -94,6 +94,8 @@ fn infinite_slopes_do_not_affect_positive_elements() {
         let least = f64::from(f32::NEG_INFINITY * slope);
         assert_are(&y, &[least, negative, 3.0, f64::INFINITY, f64::NAN]);
     }
+    assert_eq!(folded("PRelu", 16, vec![ints(&[-2, 0, 3]), ints(&[4])], &[]).to_i64().unwrap(), [-8, 0, 3]);
+    assert_eq!(launches("PRelu", vec![fed(&[2, 3]), fed(&[3])], &[]).len(), 3);
 }
 
 #[test]
@@ -110,9 +112,30 @@ fn windows_of_float64_are_pooled() {
     assert_eq!(reals("GlobalMaxPool", 19, vec![doubles(&[1, 1, 3], &[1.0, 3.0, 2.0])], &[]), [3.0]);
     let dilated = [list("kernel_shape", &[2]), list("dilations", &[2]), list("pads", &[1, 1])];
     assert_eq!(reals("MaxPool", 19, vec![doubles(&[1, 1, 3], &[9.0, 3.0, 2.0])], &dilated), [3.0, 9.0, 3.0]);
+    // No element of this window is in the input.
+    for op_type in ["AveragePool", "LpPool"] {
+        assert_eq!(reals(op_type, 19, vec![doubles(&[1, 1, 1], &[7.0])], &dilated), [0.0], "{op_type}");
+    }
+    let fills = |pads: &[i64]| {
+        let attributes = [list("kernel_shape", &[2]), list("pads", pads)];
+        let launches = launches("AveragePool", vec![Input::Fed(Float64, vec![1, 1, 4])], &attributes);
+        launches.iter().filter(|launch| matches!(launch.kernel, Kernel::Fill { .. })).count()
+    };
+    assert_eq!((fills(&[0, 0]), fills(&[1, 0])), (0, 1));
     let mut graph = graph_of("MaxPool", 19, vec![Input::Fed(Float64, vec![1, 1, 4])], &[list("kernel_shape", &[2])], 2);
     let error = infer_node(&mut graph, 0).unwrap_err().to_string();
     assert!(error.contains("the positions, is not supported in float64"), "{error}");
+}
+
+#[test]
+fn windows_of_float64_can_be_far_outside_the_input() {
+    let pooled = |size: u64, stride: i64, pads: [i64; 2], flag: &'static str| {
+        let elements: Vec<f64> = (1..=size).map(|element| element as f64).collect();
+        let attributes = [list("kernel_shape", &[1]), list("strides", &[stride]), list("pads", &pads), int(flag, 1)];
+        reals("AveragePool", 19, vec![doubles(&[1, 1, size], &elements)], &attributes)
+    };
+    assert_eq!(pooled(4, i64::MAX, [0, i64::MAX], "count_include_pad"), [1.0, 0.0]);
+    assert_eq!(pooled(1, (1 << 62) + 1, [i64::MAX; 2], "ceil_mode"), [0.0; 4]);
 }
 
 #[test]
