@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
 from . import _forebay, _options
 from ._arrays import from_native, input_to_native
 from ._checks import text
-from ._model import Model, ModelLike, TensorInfo, as_model, infos, native_model
+from ._model import ModelLike, TensorInfo, as_model, infos, native_model
 from ._options import EngineOptions, Size
 from .errors import InvalidArgument
 
@@ -69,8 +69,9 @@ class Session:
         **options: Unpack[EngineOptions],
     ) -> None:
         engine = _options.engine(device, device_memory, options)
-        self._model: Model = as_model(model)
-        self._native = _forebay.Session(native_model(self._model), engine, _options.open_sizes(batch_size, sizes), None, False)
+        model = as_model(model)
+        self._name: str = model.name
+        self._native = _forebay.Session(native_model(model), engine, _options.open_sizes(batch_size, sizes), None, False)
         self._types = {name: dtype for name, dtype, _ in self._native.inputs()}
         self._outputs = [name for name, _, _ in self._native.outputs()]
 
@@ -111,7 +112,7 @@ class Session:
         return {name: from_native(found[name]) for name in self._outputs}
 
     def __repr__(self) -> str:
-        return f"<Session of {self._model.name} with inputs {list(self._types)} and outputs {self._outputs}>"
+        return f"<Session of {self._name} with inputs {list(self._types)} and outputs {self._outputs}>"
 
     @property
     def last_run(self) -> RunTimes:

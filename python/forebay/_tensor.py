@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union, cast
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, List, Optional, Sequence, Tuple, Union, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -69,21 +69,35 @@ def _in_common(op_type: str, *operands: ArrayLike, integers: Optional[str] = Non
     return result
 
 
+def _truncated(one: ArrayLike, other: ArrayLike) -> Tuple[Tensor, Tensor, Tensor]:
+    """Returns the remainder of a division that rounds towards zero, the divisor as a tensor, and where rounding down would give another
+    quotient: one less."""
+    rest = _in_common("Mod", one, other, fmod=1)
+    if not isinstance(other, Tensor):
+        other = Tensor(other, rest._type, context=rest._context)
+    return rest, other, ((rest < 0) ^ (other < 0)) & (rest != 0)
+
+
 def _remainder(one: ArrayLike, other: ArrayLike) -> Tensor:
     """Returns the remainder of a division, with the sign of the divisor."""
     if _common_type(one, other) not in FLOATS:
         return _in_common("Mod", one, other)
     # ONNX gives the remainder of floats the sign of the dividend.
-    rest = _in_common("Mod", one, other, fmod=1)
-    differs = (rest < 0) ^ _in_common("Less", other, 0)
-    return where(differs & (rest != 0), rest + other, rest)
+    rest, divisor, differs = _truncated(one, other)
+    return where(differs, rest + divisor, rest)
 
 
 def _quotient(one: ArrayLike, other: ArrayLike) -> Tensor:
     """Returns a quotient, rounded down."""
-    exact = _in_common("Div", _in_common("Sub", one, _remainder(one, other)), other)
+    rest, divisor, differs = _truncated(one, other)
+    plain = _in_common("Div", one, divisor)
+    if rest._type not in FLOATS:
+        return plain - differs.astype(rest._type)
     # Without its remainder, a division has a whole result, which may have been rounded.
-    return exact._run("Round", exact) if exact._type in FLOATS else exact
+    exact = _in_common("Div", _in_common("Sub", one, rest), divisor)
+    down = exact._run("Round", exact) - differs.astype(rest._type)
+    # There is no remainder of a division by zero; its quotient is infinite.
+    return where(divisor == 0, plain, down)
 
 
 class Tensor:
@@ -91,8 +105,8 @@ class Tensor:
     values (:meth:`numpy`, :meth:`item`, printing). The caller orders streams (:meth:`Stream.wait_stream`, :class:`Event`), but memory is
     managed automatically: a tensor can be dropped at any time.
 
-    Results of operations, including slices and ``a += b``, are separate tensors. Only :meth:`copy_` and :meth:`fill_` modify a tensor. Tensors can be
-    copied (``copy.deepcopy``) and pickled; a pickled tensor is restored in the thread's current context.
+    Results of operations, including slices and ``a += b``, are separate tensors. Only :meth:`copy_` and :meth:`fill_` modify a tensor.
+    Tensors can be copied (``copy.deepcopy``) and pickled; a pickled tensor is restored in the thread's current context.
 
     Args:
         data: A NumPy array, an object that supports DLPack or the buffer protocol, or a list of numbers. It is copied.
@@ -403,6 +417,10 @@ class Tensor:
     def __getitem__(self, key: Any) -> Tensor:
         """Returns a copy of a part: numbers, slices, ``...`` and ``None`` index as in NumPy; a tensor or list of integers selects rows, and
         one of truth values those elements where it is true."""
+        if isinstance(key, (np.ndarray, list)):
+            mask: npt.NDArray[Any] = np.asarray(cast("Any", key))
+            if mask.dtype == bool:
+                return self._masked(mask)
         if isinstance(key, (Tensor, np.ndarray, list)):
             chosen = key if isinstance(key, Tensor) else Tensor(cast("Any", key), context=self._context)
             if chosen._type == "bool":
@@ -426,11 +444,13 @@ class Tensor:
         places = np.flatnonzero(mask)
         if not places.size:
             raise InvalidArgument("the mask selects no elements; a tensor needs at least one, and forebay.where keeps all")
-        whole = self.reshape(-1, *self._shape[mask.ndim :])
-        return whole._run("Gather", whole, places, axis=0)
+        flat = self.reshape(-1, *self._shape[mask.ndim :])
+        # As a host array, each new mask would be another operation to prepare.
+        return flat._run("Gather", flat, Tensor(places, context=self._context), axis=0)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        raise TypeError("elements cannot be assigned; make another tensor, for example with forebay.where, or overwrite all with copy_ or fill_")
+        way_out = "make another tensor, for example with forebay.where, or overwrite all with copy_ or fill_"
+        raise TypeError(f"elements cannot be assigned; {way_out}")
 
     def reshape(self, *shape: Any) -> Tensor:
         """Returns a copy with the same elements, in the same order, and other sizes, one of which can be -1."""
@@ -489,8 +509,8 @@ class Tensor:
 
     def argmax(self, axis: Optional[Whole] = None, keepdims: bool = False) -> Tensor:
         """Returns the index of the largest element along an axis, or in the flattened tensor if no axis is given."""
-        whole = self if axis is not None else self.reshape(-1)
-        return whole._run("ArgMax", whole, axis=axis or 0, keepdims=int(keepdims and axis is not None))
+        flat = self if axis is not None else self.reshape(-1)
+        return flat._run("ArgMax", flat, axis=axis or 0, keepdims=int(keepdims and axis is not None))
 
     def relu(self) -> Tensor:
         """max(self, 0)."""

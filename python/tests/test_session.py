@@ -5,11 +5,13 @@ from __future__ import annotations
 import array
 import copy
 import errno
+import gc
 import os
 import pickle
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,16 @@ def test_models_come_as_paths_and_bytes(digits: str, batch: Any) -> None:
         assert np.array_equal(forebay.Session(source).run(x=x)["logits"], expected)
     with pytest.raises(forebay.InvalidArgument, match="not int"):
         forebay.Session(7)
+
+
+def test_a_session_does_not_keep_the_model(digits: str) -> None:
+    model = forebay.Model(digits)
+    kept = weakref.ref(model)
+    session = forebay.Session(model)
+    del model
+    gc.collect()
+    assert kept() is None
+    assert repr(session).startswith("<Session of model.onnx with")
 
 
 def test_arrays_of_any_layout(digits: str, batch: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 import pickle
+import re
 from typing import Any, Callable
 
 import numpy as np
@@ -46,6 +47,35 @@ def test_remainders_and_quotients_are_those_of_python(op: Callable[[Any, Any], A
     same(op(forebay.Tensor(i), [2.5] * 5), op(i.astype(np.float32), np.float32(2.5)), exact=False)
     with pytest.raises(TypeError):
         op(forebay.Tensor(i), "x")
+    with np.errstate(all="ignore"):
+        x = np.array([1.0, -1.0, 0.0, -5.0, 5.0, np.inf, -np.inf, np.nan], np.float32)
+        for number in (0.0, -0.0, np.inf, -np.inf, 3.0):
+            np.testing.assert_array_equal(op(forebay.Tensor(x), number).numpy(), op(x, np.float32(number)))
+            np.testing.assert_array_equal(op(number, forebay.Tensor(x)).numpy(), op(np.float32(number), x))
+
+
+@pytest.mark.parametrize("op", [operator.mod, operator.floordiv])
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8", "uint32", "uint64"])
+def test_quotients_of_the_smallest_and_largest_integers_are_exact(op: Callable[[Any, Any], Any], dtype: str) -> None:
+    limits: Any = np.iinfo(dtype)
+    i = np.array([limits.min, limits.min + 1, 0, 1, limits.max - 1, limits.max], dtype)
+    for divisor in (3, limits.max) if limits.min == 0 else (3, -3, limits.max):
+        same(op(forebay.Tensor(i), divisor), op(i, np.array(divisor, dtype)))
+    same(op(limits.max, forebay.Tensor(i[[1, 4]])), op(np.array(limits.max, dtype), i[[1, 4]]))
+
+
+@pytest.mark.parametrize("op", [operator.mod, operator.floordiv])
+def test_remainders_and_quotients_stay_in_their_context(op: Callable[[Any, Any], Any]) -> None:
+    context = forebay.Context()
+    for array in (np.array([-7, 7]), np.array([-7.5, 7.5], np.float32)):
+        x = forebay.Tensor(array, context=context)
+        for found, expected in [
+            (op(x, 3), op(array, array.dtype.type(3))),
+            (op(3, x), op(array.dtype.type(3), array)),
+            (op(x, array[::-1]), op(array, array[::-1])),
+        ]:
+            assert found.context is context
+            np.testing.assert_array_equal(found.numpy(), expected)
 
 
 @pytest.mark.parametrize("op", [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne])
@@ -192,6 +222,9 @@ def test_rows_and_what_is_not_there() -> None:
     same(x[x > 0], X[X > 0])
     same(x[X[:, 0, 0] > -1e9], X)
     same(x[[False, True, True]], X[[False, True, True]])
+    other = forebay.Tensor(X, context=forebay.Context())
+    for mask in (other > 0, X > 0):
+        same(other[mask], X[X > 0])
     same(x[X[:, :, 0] > 0], X[X[:, :, 0] > 0])
     with pytest.raises(IndexError, match=r"shape \(2,\) does not match a tensor of shape \(3, 4, 5\)"):
         x[[True, False]]
@@ -287,9 +320,46 @@ def test_attributes_that_an_operator_does_not_have_are_refused() -> None:
         forebay.operation("Softmax", x, 1)
     with pytest.raises(TypeError, match="attribute axis of Softmax must be a number.*but is None"):
         forebay.operation("Softmax", x, axis=None)
+    with pytest.raises(TypeError, match=r"but is \[None, None.*\.\.\.$") as long:
+        forebay.operation("Softmax", x, axis=[None] * 1000)
+    assert len(str(long.value)) < 250
+    for wide in (2**63, -(2**63) - 1, 10**5000, np.uint64(2**63), [1, 2**63]):
+        with pytest.raises(forebay.InvalidArgument, match=r"attribute axis of Softmax has an integer outside of -2\^63 to 2\^63 - 1"):
+            forebay.operation("Softmax", x, axis=wide)
+    with pytest.raises(forebay.InvalidArgument, match="alpha.*write large floats as 1e20"):
+        forebay.operation("LeakyRelu", x, alpha=10**20)
+    same(forebay.operation("LeakyRelu", x, alpha=1e20), np.where(X < 0, X * np.float32(1e20), X))
     with pytest.raises(forebay.InvalidArgument, match="outputs must be at least 1"):
         forebay.operation("Relu", x, outputs=-1)
     same(forebay.operation("LeakyRelu", x, alpha=1), X)
+
+
+def test_operators_have_the_inputs_and_attributes_of_the_onnx_package() -> None:
+    defs = pytest.importorskip("onnx", reason="there is no onnx").defs
+    x = forebay.ones(1)
+    with pytest.raises(forebay.InvalidArgument) as error:
+        forebay.operation("Relu", x, no_such=1)
+    newest = re.findall(r"in operator set (\d+);", str(error.value))
+    if newest != [str(defs.onnx_opset_version())]:
+        pytest.skip(f"the newest operator set of onnx is {defs.onnx_opset_version()}, that of Forebay {newest}")
+    # They take sequences, optional values or graphs, which single operations do not have.
+    left_out = re.compile("Optional|Sequence|If$|Loop$|Scan$")
+    known = 0
+    for schema in defs.get_all_schemas():
+        if schema.domain or schema.deprecated or left_out.search(schema.name):
+            continue
+        try:
+            with pytest.raises(forebay.InvalidArgument) as error:
+                forebay.operation(schema.name, x, no_such=1)
+        except forebay.UnsupportedOperator:
+            continue
+        known += 1
+        assert str(error.value).endswith("; it has " + (", ".join(sorted(schema.attributes)) or "none"))
+        if schema.max_input < 1000:  # Others take any number of inputs.
+            with pytest.raises(forebay.InvalidArgument) as error:
+                forebay.operation(schema.name, *[x] * (schema.max_input + 1))
+            assert str(error.value).endswith(f"{schema.max_input + 1} inputs are given, but it takes at most {schema.max_input}")
+    assert known > 150
 
 
 def test_operators_are_named_in_races() -> None:

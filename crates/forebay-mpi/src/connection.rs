@@ -98,9 +98,9 @@ fn serve<Mpi: Calls>(
             Err(RecvTimeoutError::Timeout) => pause = (pause * 2).min(PAUSES[1]),
             Err(RecvTimeoutError::Disconnected) => {
                 is_asked = false;
-                pause = PAUSES[1];
                 if !exchanges.is_empty() {
-                    shim::pause(PAUSES[0]);
+                    shim::pause(pause);
+                    pause = (pause * 2).min(PAUSES[1]);
                 }
             }
         }

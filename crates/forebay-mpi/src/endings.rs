@@ -43,6 +43,8 @@ impl<Request> Endings<Request> {
     /// Tells the other processes that this one ends, and calls `pause` again and again until all of them have told the same.
     pub fn finish(mut self, mpi: &impl Calls<Request = Request>, rank: usize, pause: impl Fn()) {
         let others = (0..self.at.len()).filter(|&peer| peer != rank);
+        // If MPI refuses a message, it ends the run, unless the program has chosen another error handler (mpi4py does). A process that
+        // cannot be told then waits until the run is ended from outside; this one does not wait for the message.
         // SAFETY: the byte is never freed, and nothing writes to it.
         let send = |peer| unsafe { mpi.send(self.own, 1, peer, END_TAG) }.ok();
         let mut sent: Vec<Request> = others.filter_map(send).collect();

@@ -58,8 +58,7 @@ impl<Request> Exchange<Request> {
     }
 
     /// Checks which messages have been received and sent, and returns whether the exchange is over. If it takes too long, or waits for a
-    /// process that has ended its connection, it is given up. `ended` holds when each process did so,
-    /// if that is known.
+    /// process that has ended its connection, it is given up. `ended` holds the time at which each process did so, if that is known.
     pub fn go_on(
         &mut self,
         mpi: &impl Calls<Request = Request>,
@@ -126,4 +125,69 @@ fn pieces(message: &MessageBytes) -> impl Iterator<Item = (usize, *mut u8, i32)>
         let bytes = MESSAGE_BYTES_MAX.min(size_bytes - start);
         (peer, address.wrapping_add(start), bytes as i32)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// MPI that never completes a message.
+    struct Silent;
+
+    impl Calls for Silent {
+        type Request = ();
+
+        fn rank(&self) -> Result<usize, MpiError> {
+            Ok(0)
+        }
+
+        fn size(&self) -> Result<usize, MpiError> {
+            Ok(3)
+        }
+
+        unsafe fn send(&self, _: *const u8, _: i32, _: usize, _: u32) -> Result<(), MpiError> {
+            Ok(())
+        }
+
+        unsafe fn receive(&self, _: *mut u8, _: i32, _: usize, _: u32) -> Result<(), MpiError> {
+            Ok(())
+        }
+
+        fn is_done(&self, (): &mut ()) -> Result<bool, MpiError> {
+            Ok(false)
+        }
+
+        fn abort(&self) {}
+
+        fn end(&mut self) {}
+    }
+
+    #[test]
+    fn an_exchange_with_a_process_that_ended_long_ago_fails() {
+        let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds)).expect("the clock began earlier");
+        // An exchange with these processes that began 6 s ago: its outcome if it ends when process 1 ended at this time.
+        let outcome = |peers: &[usize], ended: Instant| {
+            let (tell, told) = channel();
+            let done: Done = Box::new(move |result| tell.send(result).expect("the test waits"));
+            let mut exchange: Exchange<()> = Exchange {
+                open: peers.iter().map(|&peer| (peer, ())).collect(),
+                done: Some(done),
+                since: ago(6),
+                tag: 7,
+                has_failed: false,
+            };
+            let is_over = exchange.go_on(&Silent, None, &[None, Some(ended), None]);
+            let outcome = told.try_recv().ok();
+            assert_eq!((is_over, exchange.has_failed()), (outcome.is_some(), outcome.is_some()));
+            outcome
+        };
+        for ended in [ago(6), ago(100)] {
+            let error = outcome(&[2, 1], ended).expect("it is over").unwrap_err();
+            assert!(error.contains("process 1 has ended") && error.contains("waits for message 7"), "{error}");
+            assert_eq!(outcome(&[2], ended), None, "process 2 has not ended");
+        }
+        assert_eq!(outcome(&[2, 1], ago(1)), None, "its messages can still be under way");
+    }
 }

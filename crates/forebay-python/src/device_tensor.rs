@@ -16,6 +16,9 @@ use crate::long_work::obeying_signals;
 /// Arrays of at most this size are transferred in one piece.
 const PIECE_BYTES: usize = 4 << 20;
 
+/// How much of a value a message shows.
+const SHOWN_LETTERS: usize = 100;
+
 /// A tensor on the device.
 #[pyclass(module = "forebay._forebay", frozen)]
 pub struct DeviceTensor(pub forebay::DeviceTensor);
@@ -49,6 +52,39 @@ impl From<AttributeGiven> for Attribute {
             AttributeGiven::Texts(values) => Attribute::Strings(values),
         }
     }
+}
+
+/// Returns the value of an attribute.
+///
+/// # Errors
+/// If it is of another type, or an integer that does not fit.
+fn attribute(py: Python<'_>, op_type: &str, name: &str, value: &Bound<'_, PyAny>) -> PyResult<AttributeGiven> {
+    let found = value.extract::<AttributeGiven>();
+    let is_too_large = match &found {
+        // An integer that does not fit would become a float.
+        Ok(AttributeGiven::Floats(_)) => value.try_iter()?.any(|one| one.is_ok_and(|one| is_large_integer(&one))),
+        Ok(AttributeGiven::Float(_)) | Err(_) => is_large_integer(value),
+        Ok(_) => false,
+    };
+    if is_too_large {
+        let range = "-2^63 to 2^63 - 1; write large floats as 1e20";
+        let reason = format!("attribute {name} of {op_type} has an integer outside of {range}");
+        return Err(exception(py, &Error::Option { reason }));
+    }
+    found.or_else(|_| {
+        let value = value.repr()?.to_string();
+        let mut shown: String = value.chars().take(SHOWN_LETTERS).collect();
+        if shown.len() < value.len() {
+            shown.push_str("...");
+        }
+        let expected = "a number, a string, or a sequence of either";
+        Err(PyTypeError::new_err(format!("attribute {name} of {op_type} must be {expected}, but is {shown}")))
+    })
+}
+
+/// Returns whether a value is an integer that does not fit int64.
+fn is_large_integer(value: &Bound<'_, PyAny>) -> bool {
+    value.call_method0("__index__").is_ok_and(|number| number.extract::<i64>().is_err())
 }
 
 /// An input that is kept for its operation.
@@ -202,13 +238,8 @@ impl DeviceTensor {
             Some(Operand::Host(given)) => Ok::<Held, PyErr>(Held::Host(tensor(given)?)),
         };
         let inputs = inputs.into_iter().map(held).collect::<PyResult<Vec<Held>>>()?;
-        let value = |(name, value): (String, Bound<'_, PyAny>)| match value.extract::<AttributeGiven>() {
-            Ok(found) => Ok((name, found)),
-            Err(_) => {
-                let value = value.repr()?;
-                let expected = "a number, a string, or a sequence of either";
-                Err(PyTypeError::new_err(format!("attribute {name} of {op_type} must be {expected}, but is {value}")))
-            }
+        let value = |(name, value): (String, Bound<'_, PyAny>)| {
+            attribute(py, op_type, &name, &value).map(|found| (name, found))
         };
         let attributes = attributes.into_iter().map(value).collect::<PyResult<Vec<_>>>()?;
         on_stream(py, stream, |context| {

@@ -26,7 +26,10 @@ pub struct ContextGiven {
 
 /// A device with its streams and memory.
 #[pyclass(module = "forebay._forebay", frozen)]
-pub struct Context(pub forebay::Context, Maker);
+pub struct Context {
+    pub context: forebay::Context,
+    maker: Maker,
+}
 
 #[pymethods]
 impl Context {
@@ -40,60 +43,60 @@ impl Context {
         options = options.extend_lifetimes(given.extend_lifetimes).growth(given.growth).tiled(given.tiled);
         options.device_memory_bytes = given.device_memory;
         let made = move || Ok(forebay::Context::new(forebay::open_device(&device)?, &options)?);
-        obeying_signals(py, f64::INFINITY, made).map(|made| Context(made, Maker::this()))
+        obeying_signals(py, f64::INFINITY, made).map(|context| Context { context, maker: Maker::this() })
     }
 
     /// Fails in a fork of the process that made the context.
     fn check_process(&self, py: Python<'_>) -> PyResult<()> {
-        self.1.check(py, "context", "contexts, streams and tensors")
+        self.maker.check(py, "context", "contexts, streams and tensors")
     }
 
     fn default_stream(&self) -> Stream {
-        Stream(self.0.default_stream())
+        Stream(self.context.default_stream())
     }
 
     fn device_name(&self) -> String {
-        self.0.device().limits().name.clone()
+        self.context.device().limits().name.clone()
     }
 
     fn device_memory(&self) -> u64 {
-        self.0.device().limits().memory_bytes
+        self.context.device().limits().memory_bytes
     }
 
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
-        let context = self.0.clone();
+        let context = self.context.clone();
         obeying_signals(py, f64::INFINITY, move || Ok(context.synchronize()?))
     }
 
     fn start_recording(&self) {
-        self.0.start_recording();
+        self.context.start_recording();
     }
 
     /// Returns a sentence for each race in what was recorded.
     fn races(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        let context = self.0.clone();
+        let context = self.context.clone();
         obeying_signals(py, f64::INFINITY, move || {
             Ok(context.check().err().map(|races| races.sentences).unwrap_or_default())
         })
     }
 
     fn trim(&self, py: Python<'_>) -> PyResult<u64> {
-        let context = self.0.clone();
+        let context = self.context.clone();
         obeying_signals(py, f64::INFINITY, move || Ok(context.trim()?))
     }
 
     /// Returns every block of device memory with its owner, as JSON.
     fn memory(&self) -> String {
-        self.0.memory_snapshot_json().to_string()
+        self.context.memory_snapshot_json().to_string()
     }
 
     fn reset_peaks(&self) {
-        self.0.reset_peaks();
+        self.context.reset_peaks();
     }
 
     /// Returns a picture of who owned which bytes when, or `None` if no history was kept.
     fn memory_picture(&self, title: &str) -> Option<String> {
-        self.0.memory_history().map(|history| history.picture(title).svg())
+        self.context.memory_history().map(|history| history.picture(title).svg())
     }
 }
 
@@ -119,7 +122,7 @@ pub struct Stream(pub forebay::Stream);
 impl Stream {
     #[new]
     fn new(py: Python<'_>, context: &Context, priority: i32) -> PyResult<Stream> {
-        let made = py.detach(|| forebay::Stream::new(&context.0, priority));
+        let made = py.detach(|| forebay::Stream::new(&context.context, priority));
         made.map(Stream).map_err(|error| exception(py, &error.into()))
     }
 
@@ -149,7 +152,7 @@ pub struct Event(Arc<forebay::Event>);
 impl Event {
     #[new]
     fn new(context: &Context, timing: bool) -> Event {
-        Event(Arc::new(forebay::Event::new(&context.0, timing)))
+        Event(Arc::new(forebay::Event::new(&context.context, timing)))
     }
 
     fn record(&self, py: Python<'_>, stream: &Stream) -> PyResult<()> {

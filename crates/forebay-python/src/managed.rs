@@ -42,7 +42,7 @@ impl ManagedMemory {
         let mut options = ManagedOptions::new(given.device_memory, policy).growth(given.growth);
         (options.host_bytes, options.spill_dir, options.unit_bytes) =
             (given.host_memory, given.spill_dir, given.unit_size);
-        let context = context.0.clone();
+        let context = context.context.clone();
         obeying_signals(py, f64::INFINITY, move || Ok(forebay::ManagedMemory::new(&context, &options)?))
             .map(ManagedMemory)
     }

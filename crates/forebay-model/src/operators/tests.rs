@@ -603,22 +603,18 @@ fn every_row_infers_and_lowers() {
 }
 
 #[test]
-fn samples_have_inputs_and_attributes_of_their_operators() {
+fn inputs_and_attributes_that_an_operator_does_not_have_are_refused() {
+    // `python/tests/test_tensor.py` compares the rows with the `onnx` package.
     for row in FAMILIES.iter().flat_map(|family| family.iter()).filter(|row| row.domain.is_empty()) {
         assert!(signatures::of(row.op_type).is_some(), "{}", row.op_type);
-        let samples = samples("", row.op_type).into_iter();
-        for (_, inputs, attributes, outputs) in samples.filter(|(version, ..)| *version == NEWEST_OPSET) {
-            let graph = graph_of(row.op_type, NEWEST_OPSET, inputs, &attributes, outputs);
-            signatures::check(&NodeView { graph: &graph, node: &graph.nodes[0] })
-                .unwrap_or_else(|error| panic!("{error}"));
-        }
     }
     let refused = |op_type: &str, inputs: Vec<Input>, attributes: &[(&'static str, Attribute)]| {
         let graph = graph_of(op_type, NEWEST_OPSET, inputs, attributes, 1);
         signatures::check(&NodeView { graph: &graph, node: &graph.nodes[0] }).unwrap_err().to_string()
     };
     let why = refused("ReduceSum", vec![fed(&[2, 3])], &[("axes", Attribute::Ints(vec![1]))]);
-    assert!(why.contains("no attribute 'axes' in operator set 28; it has keepdims, noop_with_empty_axes"), "{why}");
+    let expected = format!("operator set {NEWEST_OPSET}; it has keepdims, noop_with_empty_axes");
+    assert!(why.contains("no attribute 'axes'") && why.contains(&expected), "{why}");
     let why = refused("Relu", vec![fed(&[2]), Input::Absent, fed(&[2])], &[]);
     assert!(why.contains("3 inputs are given, but it takes at most 1"), "{why}");
 }
