@@ -79,10 +79,11 @@ fn a_limit_that_cannot_be_met_is_refused_with_the_least_that_can() {
 fn planning_stays_within_the_limit_or_the_limit_is_refused() {
     let [model, data] =
         ["model.onnx", "inputs.npz"].map(|name| example(&format!("../testdata/golden/tiny-gpt/{name}")));
-    let adapters = ["--class-axis", "-1", "--optimizer", "adamw", "--lora", "*", "--precision", "f16", "--json"];
+    let step = ["train", &model, "--data", &data, "--class-axis", "-1", "--optimizer", "adamw", "--steps", "2"];
+    let adapters = ["--lora", "*", "--precision", "f16", "--no-compare", "--json", "--memory-limit"];
     let train = |limit_kib: u64| {
         let limit = format!("{limit_kib}KiB");
-        let output = forebay(&train(&model, &data, &[&adapters[..], &["--memory-limit", &limit]].concat())).output();
+        let output = forebay(&[&step[..], &adapters, &[&limit]].concat()).output();
         let (stdout, stderr) = texts(&output.expect("the program starts"));
         match serde_json::from_str::<Value>(&stdout) {
             Ok(report) => {
