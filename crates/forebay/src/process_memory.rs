@@ -233,8 +233,13 @@ fn check_planning(
         return Ok(());
     }
     let (tensors_bytes, launch) = (plan.statistics.device_peak_bytes, String::new());
-    let other_bytes = peak_bytes.saturating_sub(tensors_bytes) + MEASURED_STEP_BYTES;
+    let other_bytes = other_bytes_at(peak_bytes, tensors_bytes);
     Err(Error::MemoryLimit { limit_bytes: limit.bytes, tensors_bytes, launch, other_bytes })
+}
+
+/// Returns what a process like this one needs besides tensors if this is its peak with planning.
+fn other_bytes_at(peak_bytes: u64, tensors_bytes: u64) -> u64 {
+    peak_bytes.saturating_sub(tensors_bytes) + MEASURED_STEP_BYTES
 }
 
 /// Returns the most memory that the process has had; 0 if the system does not report it.
@@ -248,7 +253,7 @@ fn refused(error: PlanError, limit: ProcessLimit, other_bytes: u64, peak_before_
     match error {
         PlanError::DeviceBudget { minimum_bytes: tensors_bytes, launch, .. } => {
             let for_planning_bytes = match peak_bytes() {
-                peak_bytes if peak_bytes > peak_before_bytes => peak_bytes.saturating_sub(tensors_bytes),
+                peak_bytes if peak_bytes > peak_before_bytes => other_bytes_at(peak_bytes, tensors_bytes),
                 _ => 0,
             };
             let other_bytes = other_bytes.max(for_planning_bytes);

@@ -658,18 +658,20 @@ fn every_gradient_has_the_type_of_its_input_and_lowers() {
     }
 }
 
-/// The sum of squares of the first output's elements.
+/// The sum of squares of the first output's elements, in float32, as losses must be.
 fn append_sum(graph: &mut Graph) -> ValueId {
-    let output = graph.add_value("loss", None);
-    graph.nodes.push(Node {
-        name: String::new(),
-        operation: Operation::onnx("ReduceSumSquare", &[("keepdims", Attribute::Int(0))]),
-        inputs: vec![Some(graph.outputs[0])],
-        outputs: vec![Some(output)],
-    });
-    let last = graph.nodes.len() - 1;
-    infer_node(graph, last).unwrap();
-    output
+    let sum = [("ReduceSumSquare", "keepdims", 0), ("Cast", "to", 1)];
+    sum.into_iter().fold(graph.outputs[0], |value, (op_type, attribute, number)| {
+        let output = graph.add_value(op_type, None);
+        graph.nodes.push(Node {
+            name: String::new(),
+            operation: Operation::onnx(op_type, &[(attribute, Attribute::Int(number))]),
+            inputs: vec![Some(value)],
+            outputs: vec![Some(output)],
+        });
+        infer_node(graph, graph.nodes.len() - 1).unwrap();
+        output
+    })
 }
 
 /// The types stated for gradients are those that inference determines.

@@ -257,7 +257,7 @@ impl Flat {
     }
 
     /// Returns the reads of which each slice of the launch reads a slice.
-    fn reads_along(&self) -> impl Iterator<Item = &Operand> {
+    pub fn reads_along(&self) -> impl Iterator<Item = &Operand> {
         let reads = self.launch.reads.iter().enumerate();
         reads.filter(|(read, _)| self.unit_of(OperandRef::Read(*read)).is_some()).map(|(_, operand)| operand)
     }

@@ -265,8 +265,11 @@ fn trainer_of(model: Model, training: &TrainingOptions, engine: EngineOptions, c
     }
 }
 
+/// The losses of steps, and all parameters and state if this process has collected them.
+type Trained = (Vec<u32>, Option<BTreeMap<String, Tensor>>);
+
 /// Returns the losses of two steps, and all parameters and state if this process has collected them.
-fn train_matrices(mut trainer: Trainer) -> (Vec<u32>, Option<BTreeMap<String, Tensor>>) {
+fn train_matrices(mut trainer: Trainer) -> Trained {
     let rows = trainer.batch_size();
     let values =
         |seed: usize| (0..rows as usize * FEATURES).map(move |i| ((i * 31 + seed * 17) % 101) as f32 / 50.0 - 1.0);
@@ -290,21 +293,58 @@ fn what_happens_between_gradients_and_updates_has_the_bits_of_the_whole() {
     for (what, training) in recipes() {
         let expected = train_matrices(trainer_of(matrices(1), &training, host(2), None));
         for (processes, shard) in runs {
-            let found: Vec<_> = std::thread::scope(|scope| {
-                let threads = local_communicators(processes).into_iter().map(|communicator| {
-                    let training = &training;
-                    scope.spawn(move || {
-                        let rank = communicator.rank();
-                        let mut engine = host(1).processes(ProcessGroup::new(communicator)).shard(shard);
-                        engine.memory.simulate_device = (rank % 3 == 1).then(|| "60%".parse().unwrap());
-                        let chaos = (rank % 3 == 2).then_some(rank as u64);
-                        train_matrices(trainer_of(matrices(1), training, engine, chaos))
-                    })
-                });
-                threads.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).collect()
-            });
+            let found = train_sharded(&|| matrices(1), &training, processes, shard);
             assert!(found.iter().all(|(losses, _)| *losses == expected.0), "{what}, {shard:?}, {processes} processes");
             assert!(found[0].1 == expected.1, "values, {what}, {shard:?}, {processes} processes");
+        }
+    }
+}
+
+/// Trains in several processes: one of three with a budget, one with commands that complete in any order.
+fn train_sharded(
+    model: &(dyn Fn() -> Model + Sync),
+    training: &TrainingOptions,
+    processes: usize,
+    shard: Shard,
+) -> Vec<Trained> {
+    std::thread::scope(|scope| {
+        let threads = local_communicators(processes).into_iter().map(|communicator| {
+            scope.spawn(move || {
+                let rank = communicator.rank();
+                let mut engine = host(1).processes(ProcessGroup::new(communicator)).shard(shard);
+                engine.memory.simulate_device = (rank % 3 == 1).then(|| "60%".parse().unwrap());
+                let chaos = (rank % 3 == 2).then_some(rank as u64);
+                train_matrices(trainer_of(model(), training, engine, chaos))
+            })
+        });
+        threads.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn one_element_of_a_slice_is_there_in_every_process() {
+    let features = FEATURES.to_string();
+    let numbers = |count: usize| (0..count).map(|i| ((i * 7919) % 1009) as f32 / 2018.0 + 0.1).collect::<Vec<f32>>();
+    for element in [0, 300, 9000] {
+        let model = || {
+            let graph = GraphBuilder::new()
+                .input("x", FLOAT, &["N", &features])
+                .floats("v", &[FEATURES, FEATURES], &numbers(FEATURES * FEATURES))
+                .floats("w", &[FEATURES * FEATURES], &numbers(FEATURES * FEATURES))
+                .integers("first", &[1], &[element])
+                .integers("end", &[1], &[element + 1])
+                .node("Slice", &["w", "first", "end"], &["one"])
+                .node("Mul", &["v", "one"], &["scaled"])
+                .node("MatMul", &["x", "scaled"], &["y"])
+                .output("y", FLOAT, &["N", &features]);
+            Model::from_bytes(&graph.build()).unwrap()
+        };
+        let training = TrainingOptions::new(Loss::MeanSquaredError, Optimizer::adam(0.01));
+        let expected = train_matrices(trainer_of(model(), &training, host(2), None));
+        for shard in [Shard::Gradients, Shard::Parameters] {
+            let found = train_sharded(&model, &training, 3, shard);
+            assert!(found.iter().all(|(losses, _)| *losses == expected.0), "{element}, {shard:?}");
+            assert!(found[0].1 == expected.1, "values, {element}, {shard:?}");
         }
     }
 }

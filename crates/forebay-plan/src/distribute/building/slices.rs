@@ -1,4 +1,4 @@
-//! Slices: the ranges of persistent values that each process keeps and updates.
+//! Slices: the ranges of values that each process keeps: of parameters and state, and of what is computed from slices.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -70,7 +70,7 @@ impl Building<'_> {
     /// results of which nothing needs all.
     pub(super) fn saves_by_slices(&self, flat: &Flat) -> bool {
         let is_slice = |read: &Operand| matches!(self.state(read.buffer), State::Slice(_));
-        flat.launch.reads.iter().any(is_slice) || flat.launch.writes.iter().all(|write| self.is_kept_only(write.buffer))
+        flat.reads_along().any(is_slice) || flat.launch.writes.iter().all(|write| self.is_kept_only(write.buffer))
     }
 
     /// Returns whether each process keeps its slice of a temporary buffer, and no launch before the update phase needs all of it.
@@ -95,8 +95,14 @@ impl Building<'_> {
                 if is_kept { State::Slice(sliced) } else { State::NewestSlice(sliced) };
             self.gathered.remove(&write.buffer);
         }
-        for read in &mut part.reads {
-            if let State::Shared(_) = self.state(read.buffer) {
+        for (number, read) in part.reads.iter_mut().enumerate() {
+            let is_elsewhere = match self.state(read.buffer) {
+                State::Shared(_) => true,
+                // One element, which another process may have.
+                State::Slice(_) => flat.unit_of(OperandRef::Read(number)).is_none(),
+                _ => false,
+            };
+            if is_elsewhere {
                 read.buffer = self.whole_buffer(read.buffer)?;
             }
         }
