@@ -312,7 +312,7 @@ fn train_sharded(
             scope.spawn(move || {
                 let rank = communicator.rank();
                 let mut engine = host(1).processes(ProcessGroup::new(communicator)).shard(shard);
-                engine.memory.simulate_device = (rank % 3 == 1).then(|| "60%".parse().unwrap());
+                engine.memory.simulate_device = (rank % 3 == 1).then(|| "75%".parse().unwrap());
                 let chaos = (rank % 3 == 2).then_some(rank as u64);
                 train_matrices(trainer_of(model(), training, engine, chaos))
             })
