@@ -7,7 +7,7 @@ use crate::command::{program, run, succeeds};
 use crate::source;
 
 /// The packages that the Python tests need besides the package itself.
-const TESTED_WITH: [&str; 6] = ["numpy", "pytest", "mypy", "mpi4py", "nbclient", "ipykernel"];
+const TESTED_WITH: [&str; 7] = ["numpy", "pytest", "mypy", "mpi4py", "nbclient", "ipykernel", "onnx"];
 /// The oldest C library that a released wheel supports: that of 2018.
 const COMPATIBILITY: &str = "manylinux_2_28";
 
