@@ -93,10 +93,10 @@ def _quotient(one: ArrayLike, other: ArrayLike) -> Tensor:
     plain = _in_common("Div", one, divisor)
     if rest._type not in FLOATS:
         return plain - differs.astype(rest._type)
-    # Without its remainder, a division has a whole result, which may have been rounded.
+    # The dividend without the remainder is a multiple of the divisor; Round removes the rounding error of their division.
     exact = _in_common("Div", _in_common("Sub", one, rest), divisor)
     down = exact._run("Round", exact) - differs.astype(rest._type)
-    # There is no remainder of a division by zero; its quotient is infinite.
+    # The remainder of a division by zero is NaN, but its quotient is infinite (or NaN for 0 / 0).
     return where(divisor == 0, plain, down)
 
 
@@ -445,7 +445,7 @@ class Tensor:
         if not places.size:
             raise InvalidArgument("the mask selects no elements; a tensor needs at least one, and forebay.where keeps all")
         flat = self.reshape(-1, *self._shape[mask.ndim :])
-        # As a host array, each new mask would be another operation to prepare.
+        # On the device, because a small host array is a constant of the operation, which would be prepared anew for each mask.
         return flat._run("Gather", flat, Tensor(places, context=self._context), axis=0)
 
     def __setitem__(self, key: Any, value: Any) -> None:

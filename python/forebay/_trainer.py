@@ -539,8 +539,8 @@ def _is_text(position: Any) -> bool:
 
 
 def _position_text(position: Any) -> str:
-    """Returns a position as JSON for the native module, which would round integers of more than 64 bits (states of random generators
-    have such). A position with an integer of more than 63 bits is held as text."""
+    """Returns a position as JSON for the native module, which would round integers of more than 64 bits, such as those in the states of
+    random generators. A position with an integer of more than 63 bits is held as text."""
     text = json.dumps(position)
     bits: List[int] = [0]
     json.loads(text, parse_int=lambda digits: bits.append(int(digits).bit_length()))

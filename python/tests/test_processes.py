@@ -55,7 +55,7 @@ if not (processes and by != "communicator" and processes.rank):
 """
 
 
-#: One of the processes leaves, in a way that it is told, while the other waits for it; earlier, both go on after such an attempt.
+#: With an argument, process 1 runs it to leave while the other waits for it. Before that, both catch a SystemExit and go on.
 LEAVING = """
 import sys, threading, forebay
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::source::SourceFile;
 
-/// Folders whose files Cargo finds by itself.
-const FOUND_BY_CARGO: [&str; 4] = ["tests", "benches", "examples", "bin"];
+/// Folders of a crate whose files are programs that Cargo finds by itself.
+const PROGRAM_FOLDERS: [&str; 4] = ["tests", "benches", "examples", "src/bin"];
 
 /// Returns the files of crates that neither Cargo nor a module of theirs finds, one sentence each.
 pub fn violations(files: &[SourceFile]) -> Vec<String> {
@@ -13,7 +13,7 @@ pub fn violations(files: &[SourceFile]) -> Vec<String> {
     let unused = files.iter().filter_map(|file| {
         let (folder, name) = file.path.strip_suffix(".rs")?.rsplit_once('/')?;
         let (outer, inner) = folder.rsplit_once('/')?;
-        let is_root = matches!(name, "main" | "lib" | "build") || FOUND_BY_CARGO.contains(&inner);
+        let is_root = matches!(name, "main" | "lib" | "build") || has_programs(folder);
         if !file.path.starts_with("crates/") || is_root {
             return None;
         }
@@ -23,17 +23,22 @@ pub fn violations(files: &[SourceFile]) -> Vec<String> {
             _ => (name, folder, format!("{folder}.rs")),
         };
         let of_folder = ["main.rs", "lib.rs", "mod.rs"].map(|root| format!("{folder}/{root}"));
-        let beside = files.iter().filter(|other| {
-            // A program of `tests` or `benches` can have modules in folders beside it.
-            let within = other.path.strip_prefix(folder).and_then(|path| path.strip_prefix('/'));
-            FOUND_BY_CARGO.iter().any(|found| folder.ends_with(found)) && within.is_some_and(|path| !path.contains('/'))
+        // A program can have modules in folders next to it.
+        let programs = files.iter().filter(|other| {
+            has_programs(folder) && other.path.rsplit_once('/').is_some_and(|(parent, _)| parent == folder)
         });
         let parents = of_folder.iter().chain([&outer_file]).filter_map(|path| texts.get(path.as_str()).copied());
-        let mut parents = parents.chain(beside.map(|file| file.text.as_str()));
+        let mut parents = parents.chain(programs.map(|file| file.text.as_str()));
         let is_named = parents.any(|text| text.lines().any(|line| names(line, name)));
         (!is_named).then(|| format!("{}: no module says `mod {name};`, so it is not compiled", file.path))
     });
     unused.collect()
+}
+
+/// Returns whether Cargo finds the files of a folder by itself.
+fn has_programs(folder: &str) -> bool {
+    let within_crate = folder.strip_prefix("crates/").and_then(|path| path.split_once('/'));
+    within_crate.is_some_and(|(_, folder)| PROGRAM_FOLDERS.contains(&folder))
 }
 
 /// Returns whether a line declares a module of this name in a file of its own.
@@ -51,7 +56,9 @@ mod tests {
         let files = [
             ("crates/a/src/lib.rs", "pub mod used;\nmod folder;"),
             ("crates/a/src/used.rs", "#[cfg(test)]\nmod tests;"),
-            ("crates/a/src/used/tests.rs", ""),
+            ("crates/a/src/used/tests.rs", "mod units;"),
+            ("crates/a/src/used/tests/units.rs", ""),
+            ("crates/a/src/used/tests/forgotten.rs", ""),
             ("crates/a/src/forgotten.rs", ""),
             ("crates/a/src/folder/mod.rs", "pub(super) mod inner;"),
             ("crates/a/src/folder/inner.rs", ""),
@@ -63,7 +70,8 @@ mod tests {
         ];
         let file = |(path, text): (&str, &str)| SourceFile { path: path.to_owned(), text: text.to_owned() };
         let found = violations(&files.map(file));
-        assert_eq!(found.len(), 2, "{found:?}");
-        assert!(found[0].starts_with("crates/a/src/forgotten.rs: ") && found[1].contains("`mod second;`"), "{found:?}");
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(found[0].starts_with("crates/a/src/used/tests/forgotten.rs: "), "{found:?}");
+        assert!(found[1].starts_with("crates/a/src/forgotten.rs: ") && found[2].contains("`mod second;`"), "{found:?}");
     }
 }

@@ -168,7 +168,7 @@ pub fn check_outputs(arguments: &TrainArguments) -> Result<(), Failure> {
     let replaces_model =
         |(flag, path): &(&str, &Path)| matches!(*flag, "--save" | "--save-ema") && output::is_same(path, model);
     let others: Vec<(&str, &Path)> = files.into_iter().filter(|file| !replaces_model(file)).collect();
-    let data = [Some(&arguments.data), arguments.validate.as_ref()].into_iter().flatten().map(String::as_str);
+    let data = std::iter::once(&arguments.data).chain(&arguments.validate).map(String::as_str);
     output::check_unread(&others, &data.chain(model.to_str()).collect::<Vec<_>>())?;
     let folders = [&arguments.save_adapters, &arguments.records.tensorboard];
     folders.into_iter().flatten().try_for_each(|folder| output::check_folder(folder))

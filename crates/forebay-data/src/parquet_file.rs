@@ -61,12 +61,12 @@ pub(crate) fn open(path: &Path) -> Result<Table, DataError> {
             let rows = u64::try_from(group.num_rows()).map_err(|_| {
                 DataError::malformed(&origin, format!("row group {number} has {} rows", group.num_rows()))
             })?;
-            // The crate panics if it is asked for such bytes.
-            let bytes = |column: &ColumnChunkMetaData| {
+            // The crate panics when it reads such a column.
+            let is_negative = |column: &&ColumnChunkMetaData| {
                 let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
-                start.min(column.compressed_size())
+                start < 0 || column.compressed_size() < 0
             };
-            if let Some(column) = group.columns().iter().find(|column| bytes(column) < 0) {
+            if let Some(column) = group.columns().iter().find(is_negative) {
                 let name = column.column_path().string();
                 let reason = format!("damaged: column {name} in row group {number} has a negative offset or size");
                 return Err(DataError::malformed(&origin, reason));

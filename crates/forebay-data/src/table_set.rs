@@ -180,9 +180,10 @@ impl Numbers {
         };
         let is_bad = |error: &DataError| skips_bad && matches!(error, DataError::Malformed { .. });
         // A column with other sizes is refused before it is read.
-        match numbers.read(table, &[0], count) {
-            Err(error) if !is_bad(&error) => return Err(error),
-            _ => {}
+        if let Err(error) = numbers.read(table, &[0], count)
+            && !is_bad(&error)
+        {
+            return Err(error);
         }
         let size_bytes = table.rows().saturating_mul(count).saturating_mul(data_type.size_bytes());
         if size_bytes <= held.bytes() {

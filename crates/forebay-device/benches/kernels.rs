@@ -183,8 +183,8 @@ fn recurrent(
         let state = float(&[count, batch, units])?;
         let lengths = TensorDesc::packed(DataType::Int32, &[batch])?;
         let gates = float(&[steps, batch, count, columns])?;
-        let mut reads = vec![gates.clone(), float(&[count, columns, units])?, float(&[count, columns])?, lengths];
-        reads.push(state.clone());
+        let (weights, bias) = (float(&[count, columns, units])?, float(&[count, columns])?);
+        let mut reads = vec![gates, weights, bias, lengths, state.clone()];
         if cell.has_cell_state() {
             reads.extend([state.clone(), float(&[count, 3 * units])?]);
         }

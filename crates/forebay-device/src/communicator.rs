@@ -60,8 +60,8 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// still arrive. Until `done` reports success, nothing else may write the bytes sent or touch the bytes received.
     unsafe fn start(&self, messages: Messages, done: Done);
 
-    /// Ends the connection and waits for the other processes to do the same. Exchanges that are started afterwards fail, and soon also those
-    /// in which another process still waits for this one.
+    /// Ends the connection and waits for the other processes to do the same. Exchanges that are started afterwards fail. If another process
+    /// still waits for this one in an exchange, that exchange soon fails, too.
     fn finish(&self);
 
     /// Ends all processes of the run because this one cannot continue. A communicator between threads of one process does nothing.

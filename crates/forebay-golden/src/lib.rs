@@ -20,6 +20,7 @@ pub mod matrices;
 pub mod reference;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use forebay::training::{DecayRule, Loss, Optimizer, TrainingOptions};
@@ -118,14 +119,23 @@ pub struct Run {
 
 /// Trains on the case's first batches.
 pub fn run(case: &Case, trainer: &mut Trainer, steps: usize) -> Run {
-    let mut losses = Vec::new();
-    for step in 0..steps {
+    Run { losses: self::steps(case, trainer, 0..steps), values: everything(trainer) }
+}
+
+/// Trains on these batches of the case. Returns the bits of the losses.
+pub fn steps(case: &Case, trainer: &mut Trainer, steps: Range<usize>) -> Vec<u32> {
+    let step = |step| {
         let (batch, labels) = case.batch(step);
-        losses.push(trainer.step(batch, labels).unwrap().loss.to_bits());
-    }
+        trainer.step(batch, labels).unwrap().loss.to_bits()
+    };
+    steps.map(step).collect()
+}
+
+/// Returns everything that steps change: parameters and state, by name.
+pub fn everything(trainer: &Trainer) -> BTreeMap<String, Tensor> {
     let mut values = trainer.parameters().unwrap();
     values.extend(trainer.state().unwrap());
-    Run { losses, values }
+    values
 }
 
 /// Asserts that losses and values are the same, bit for bit; the message names the tensors that differ.

@@ -7,7 +7,7 @@ use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{DataType, EngineOptions, Error, MemorySize, Model, Tensor, Trainer};
 use serde_json::Value;
 
-use crate::{Run, assert_same, onnx, trainer};
+use crate::{Run, assert_same, everything, onnx, trainer};
 
 const ROWS: usize = 48;
 const FEATURES: usize = 640;
@@ -65,9 +65,7 @@ fn run(trainer: &mut Trainer) -> Run {
     trainer.restore(&checkpoint).unwrap();
     losses.extend([step(trainer, 1), step(trainer, 2)]);
     assert_eq!((losses[1], losses[2]), (losses[3], losses[4]), "neither a stopped step nor a way back leaves traces");
-    let mut values = trainer.parameters().unwrap();
-    values.extend(trainer.state().unwrap());
-    Run { losses, values }
+    Run { losses, values: everything(trainer) }
 }
 
 /// Trains within budgets down to the minimum, and checks that the bits are those of the unlimited run.

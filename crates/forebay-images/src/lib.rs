@@ -26,7 +26,7 @@ pub const EXTENSIONS: [&str; 15] =
 /// The most bytes of memory that a decoded image may take if nothing else limits it.
 pub const DECODED_BYTES_MAX: u64 = 512 << 20;
 
-/// The first bytes of TIFF files with 64-bit offsets, in either byte order. The decoder reads such files, but does not recognise them.
+/// The first bytes of TIFF files with 64-bit offsets, in either byte order. The decoder reads such files, but does not recognize them.
 const BIG_TIFF: [&[u8]; 2] = [b"II+\0", b"MM\0+"];
 
 /// The reason why bytes cannot be decoded as an image.

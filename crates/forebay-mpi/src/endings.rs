@@ -22,8 +22,8 @@ impl<Request> Endings<Request> {
         // One byte from each process, and the one that is sent. They are never freed, because messages can arrive even after a failure.
         let bytes = Box::leak(vec![0; size + 1].into_boxed_slice()).as_mut_ptr();
         let open = (0..size).map(|peer| {
-            // SAFETY: the byte is never freed, and nothing else accesses it. A process whose message cannot be received is one of which the
-            // end is not known.
+            // SAFETY: the byte is never freed, and nothing else accesses it.
+            // If MPI refuses to receive the message, this process never learns that the other one ended.
             (peer != rank).then(|| unsafe { mpi.receive(bytes.wrapping_add(peer), 1, peer, END_TAG) }.ok()).flatten()
         });
         Endings { open: open.collect(), at: vec![None; size], own: bytes.wrapping_add(size) }
@@ -32,7 +32,7 @@ impl<Request> Endings<Request> {
     /// Checks which messages have arrived, and returns when each process's did.
     pub fn check(&mut self, mpi: &impl Calls<Request = Request>) -> &[Option<Instant>] {
         for (request, at) in self.open.iter_mut().zip(&mut self.at) {
-            // Nothing more is to be expected from a process to which there is no connection.
+            // An error means that there is no connection to the process any more, so it counts as ended.
             if request.as_mut().is_some_and(|request| mpi.is_done(request).unwrap_or(true)) {
                 (*request, *at) = (None, Some(Instant::now()));
             }

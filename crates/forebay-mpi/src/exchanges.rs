@@ -99,9 +99,11 @@ impl<Request> Exchange<Request> {
 
     /// Returns a process that this exchange waits for although it ended long ago.
     fn ended_peer(&self, ended: &[Option<Instant>]) -> Option<usize> {
-        let is_late =
-            |peer: usize| ended.get(peer).copied().flatten().is_some_and(|at| at.max(self.since).elapsed() > LATE_MAX);
-        self.open.iter().map(|(peer, _)| *peer).find(|&peer| is_late(peer))
+        let ended_long_ago = |peer: usize| {
+            let at = ended.get(peer).copied().flatten();
+            at.is_some_and(|at| at.max(self.since).elapsed() > LATE_MAX)
+        };
+        self.open.iter().map(|(peer, _)| *peer).find(|&peer| ended_long_ago(peer))
     }
 
     /// Returns a message that says which processes are missing.

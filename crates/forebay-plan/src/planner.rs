@@ -473,8 +473,8 @@ impl Planner<'_> {
         Ok((decided, arena.ok_or_else(none)?))
     }
 
-    /// Returns the plan without a budget, and what it runs: the groups with the fewest barriers if they take no more memory than file
-    /// order, which is planned otherwise; or early updates if they are faster than that.
+    /// Returns the plan without a budget, and what it runs: the groups with the fewest barriers, or the launches as they come if the groups
+    /// take more memory; or early updates if they are faster than that.
     fn fastest_in_core<'v>(
         &self,
         Candidates { file, early, reordered }: Candidates<'v>,

@@ -38,7 +38,7 @@ pub fn split_barriers(plan: Plan, stream: StreamId, costs: &Costs) -> Plan {
     let whole_ns = simulate(&plan, costs).step_ns;
     let (mut best, mut best_ns) = timed(&plan, stream, &line, &chosen, costs);
     let gain_ns = whole_ns / STEP_PARTS;
-    // On a machine with absurd latencies, predictions end at the longest time.
+    // With extreme latencies, predictions saturate.
     if best_ns.saturating_add(gain_ns) >= whole_ns {
         return plan;
     }

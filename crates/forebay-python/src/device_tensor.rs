@@ -16,8 +16,8 @@ use crate::long_work::obeying_signals;
 /// Arrays of at most this size are transferred in one piece.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// How much of a value a message shows.
-const SHOWN_LETTERS: usize = 100;
+/// The most characters of a value that a message shows.
+const SHOWN_CHARACTERS: usize = 100;
 
 /// A tensor on the device.
 #[pyclass(module = "forebay._forebay", frozen)]
@@ -73,7 +73,7 @@ fn attribute(py: Python<'_>, op_type: &str, name: &str, value: &Bound<'_, PyAny>
     }
     found.or_else(|_| {
         let value = value.repr()?.to_string();
-        let mut shown: String = value.chars().take(SHOWN_LETTERS).collect();
+        let mut shown: String = value.chars().take(SHOWN_CHARACTERS).collect();
         if shown.len() < value.len() {
             shown.push_str("...");
         }

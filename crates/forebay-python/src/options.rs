@@ -125,6 +125,11 @@ pub fn choice<T: Copy>(py: Python<'_>, what: &str, text: &str, table: &[(&str, T
     })
 }
 
+/// Returns the row of a table with a given name, or `default` if no name is given.
+fn choice_or<T: Copy>(py: Python<'_>, what: &str, text: Option<&str>, table: &[(&str, T)], default: T) -> PyResult<T> {
+    text.map_or(Ok(default), |text| choice(py, what, text, table))
+}
+
 fn engine_options(py: Python<'_>, given: Engine) -> PyResult<forebay::EngineOptions> {
     let wrong = |error: &Error| exception(py, error);
     let size = |text: Option<String>| {
@@ -161,8 +166,7 @@ fn engine_options(py: Python<'_>, given: Engine) -> PyResult<forebay::EngineOpti
         ("cooperative", MemoryMode::Cooperative),
         ("automatic", MemoryMode::Automatic),
     ];
-    let mode = |text: &str| choice(py, "memory mode", text, &modes);
-    memory.mode = given.memory_mode.as_deref().map_or(Ok(memory.mode), mode)?;
+    memory.mode = choice_or(py, "memory mode", given.memory_mode.as_deref(), &modes, memory.mode)?;
     let policies = [("driver", Policy::Driver), ("touch", Policy::Touch), ("planned", Policy::Planned)];
     let policy = |text: &str| choice(py, "eviction order", text, &policies);
     memory.eviction = given.eviction.as_deref().map(policy).transpose()?;
@@ -172,14 +176,13 @@ fn engine_options(py: Python<'_>, given: Engine) -> PyResult<forebay::EngineOpti
     let planning = &mut options.planning;
     planning.fuse = given.fuse.unwrap_or(planning.fuse);
     let orders = [("file", LaunchOrder::File), ("barriers", LaunchOrder::Barriers)];
-    let order = |text: &str| choice(py, "launch order", text, &orders);
-    planning.order = given.order.as_deref().map_or(Ok(planning.order), order)?;
+    planning.order = choice_or(py, "launch order", given.order.as_deref(), &orders, planning.order)?;
     let places = Updates::ALL.map(|updates| (updates.name(), updates));
-    let place = |text: &str| choice(py, "place for updates", text, &places);
-    planning.updates = given.updates.as_deref().map_or(Ok(planning.updates), place)?;
+    planning.updates = choice_or(py, "place for updates", given.updates.as_deref(), &places, planning.updates)?;
     let answers = HostOperators::ALL.map(|answer| (answer.name(), answer));
-    let answer = |text: &str| choice(py, "value of host_operators", text, &answers);
-    planning.host_operators = given.host_operators.as_deref().map_or(Ok(planning.host_operators), answer)?;
+    let host_operators = given.host_operators.as_deref();
+    planning.host_operators =
+        choice_or(py, "value of host_operators", host_operators, &answers, planning.host_operators)?;
     planning.check = given.check.unwrap_or(planning.check);
     options.measuring.trace = given.trace.unwrap_or(options.measuring.trace);
     Ok(options)

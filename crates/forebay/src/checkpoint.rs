@@ -153,8 +153,8 @@ impl Checkpoint {
         fs::metadata(directory.as_ref().join(MANIFEST)).and_then(|manifest| manifest.modified()).ok()
     }
 
-    /// Returns the number of bytes that the tensors of the checkpoints in a directory take. A kept checkpoint that is also the current one
-    /// counts once.
+    /// Returns the number of bytes that the tensors of the checkpoints in a directory take; 0 if there are none. A kept checkpoint that is
+    /// also the current one counts once.
     pub fn present_bytes(directory: impl AsRef<Path>) -> u64 {
         folder::present_bytes(directory.as_ref())
     }

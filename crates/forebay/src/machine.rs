@@ -56,7 +56,7 @@ impl LimitedDevice {
     /// # Errors
     /// Fails if the spill folder cannot be used, or if options contradict each other.
     pub(crate) fn with_device(options: &EngineOptions, device: Arc<dyn Device>) -> Result<LimitedDevice, Error> {
-        // Not every plan asks for the strategy.
+        // Options that contradict each other are refused even if no plan asks for the strategy.
         options.memory.strategy()?;
         if let Some(folder) = &options.memory.spill_dir {
             // A throwaway file shows at once whether files can be created, and allocates what the device needs for them.

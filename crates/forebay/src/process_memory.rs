@@ -135,8 +135,8 @@ pub(crate) fn plan(
     loop {
         let within = |other_bytes| PlanOptions {
             device_budget_bytes: Some(limit.bytes.saturating_sub(other_bytes).max(1)),
-            // Finding the smallest budget takes as long as several plans, and where a plan that spills or a simulated device is tried
-            // next, this error is not reported.
+            // Finding the smallest budget takes as long as several plans. If spilling or a simulated device is tried next, this error is
+            // not reported.
             names_least: !machine.may_simulate() && !machine.spills(),
             ..plain.clone()
         };
@@ -227,7 +227,7 @@ fn check_planning(
     peak_before_bytes: u64,
 ) -> Result<(), Error> {
     let peak_bytes = peak_bytes();
-    // A peak from before says nothing: the process is the caller's, too.
+    // A peak above the limit before planning says nothing about planning: the caller's code runs in this process, too.
     let is_exceeded = peak_before_bytes <= limit.bytes && limit.bytes < peak_bytes;
     if limit.chosen || !is_exceeded || machine.device.usage().heap_bytes > 0 {
         return Ok(());

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use crate::common::{Folder, digits_data, digits_model, example, forebay, json, success, zeros};
+use crate::common::{Folder, digits_data, digits_model, example, forebay, json, losses, success, zeros};
 use forebay::data::{npy, npz};
 
 /// Keys that `--json` promises.
@@ -36,10 +36,6 @@ fn assert_explained(command: &str, report: &serde_json::Value, list: &str) {
 fn train<'a>(model: &'a str, data: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
     let common = ["--batch-size", "50", "--input-scale", "0.0625", "--learning-rate", "0.05", "--momentum", "0.9"];
     [&["train", model, "--data", data], common.as_slice(), flags].concat()
-}
-
-fn losses(report: &serde_json::Value) -> Vec<f64> {
-    report["steps"].as_array().unwrap().iter().map(|step| step["loss"].as_f64().unwrap()).collect()
 }
 
 #[test]

@@ -1,13 +1,9 @@
 //! Losses, optimizers and metrics from the command line.
 
-use crate::common::{Folder, assert_says, digits_data, digits_model, failure, json, success};
+use crate::common::{Folder, assert_says, digits_data, digits_model, failure, json, losses, success};
 use forebay::Tensor;
 use forebay::data::npz;
 use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
-
-fn losses(report: &serde_json::Value) -> Vec<f64> {
-    report["steps"].as_array().unwrap().iter().map(|step| step["loss"].as_f64().unwrap()).collect()
-}
 
 #[test]
 fn a_loss_and_an_optimizer_with_numbers_train_and_are_measured() {

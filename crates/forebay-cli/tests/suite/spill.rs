@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use crate::common::{Folder, assert_says, digits_data, digits_model, failure, forebay, json};
+use crate::common::{Folder, assert_says, digits_data, digits_model, failure, forebay, json, least_kib, losses};
 
 const TRAIN: [&str; 7] = ["train", "--batch-size", "50", "--input-scale", "0.0625", "--threads", "2"];
 
@@ -19,8 +19,7 @@ fn spilling(folder: &Folder, flags: &[&str]) -> Vec<String> {
         [&TRAIN[..], &files, &budgets, flags].concat().into_iter().map(str::to_owned).collect()
     };
     let error = failure(1, &texts(&within("1KiB")));
-    let least = error.split("--host-memory ").nth(1).and_then(|rest| rest.split([',', ')']).next());
-    within(least.unwrap_or_else(|| panic!("no way out in: {error}")))
+    within(&format!("{}KiB", least_kib(&error, "--host-memory ")))
 }
 
 fn texts(arguments: &[String]) -> Vec<&str> {
@@ -44,9 +43,6 @@ fn a_disk_changes_no_bit() {
         assert!(report[key].as_u64() > Some(0), "{key}");
         assert_eq!(whole[key], 0, "{key}");
     }
-    let losses = |report: &serde_json::Value| -> Vec<f64> {
-        report["steps"].as_array().unwrap().iter().map(|step| step["loss"].as_f64().unwrap()).collect()
-    };
     assert_eq!(losses(&whole), losses(&report));
     assert!(std::fs::read(free).unwrap() == std::fs::read(spilled).unwrap(), "the saved models differ");
     assert_eq!(entries(&folder), 0);
@@ -75,11 +71,11 @@ fn the_host_memory_that_a_plan_prints_is_enough() {
         assert!(output.status.success(), "{budget}: {}", String::from_utf8_lossy(&output.stderr));
     }
     let error = failure(1, &[&["plan", common[0], "--train"], &common[1..], &["--host-memory", "1KiB"]].concat());
-    let least = error.split("--host-memory ").nth(1).and_then(|rest| rest.split("KiB").next()).unwrap();
+    let least_kib = least_kib(&error, "--host-memory ");
     assert_says(&error, &["of which buffers for copies and values of other plans take "]);
     assert!(!error.contains("smaller batch"), "a batch has no part in it: {error}");
-    let least_planned = plan(&["--host-memory", &format!("{least}KiB")])["host_bytes"].as_u64().unwrap();
-    assert!(least_planned.div_ceil(1024) <= least.parse().unwrap(), "{least_planned} within {least} KiB");
+    let least_planned = plan(&["--host-memory", &format!("{least_kib}KiB")])["host_bytes"].as_u64().unwrap();
+    assert!(least_planned.div_ceil(1024) <= least_kib, "{least_planned} within {least_kib} KiB");
 }
 
 #[test]

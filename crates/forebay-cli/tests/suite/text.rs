@@ -2,7 +2,7 @@
 
 #![cfg(feature = "text")]
 
-use crate::common::{Folder, assert_says, example, failure, json, success};
+use crate::common::{Folder, assert_says, example, failure, json, losses, success};
 
 fn testdata(path: &str) -> String {
     example(&format!("../testdata/{path}"))
@@ -23,8 +23,7 @@ fn a_model_of_language_trains_on_text_and_goes_on_bit_for_bit() {
     };
     let saved = ["whole", "resumed"].map(|name| folder.text(&format!("{name}.onnx")));
     let whole = train(&["--steps", "6", "--save", &saved[0], "--split", "80/20", "--metrics", "perplexity"]);
-    let losses: Vec<f64> =
-        whole["steps"].as_array().unwrap().iter().map(|step| step["loss"].as_f64().unwrap()).collect();
+    let losses = losses(&whole);
     assert!(losses[3] < losses[0] - 0.5, "{losses:?}");
     let checkpoint = folder.text("checkpoint");
     // A batch takes 4 KiB, and nothing of the texts is kept in memory.

@@ -1,9 +1,10 @@
 //! Weights larger than memory: plans do not read them, and runs read them in pieces.
 
 use std::fs::File;
-use std::process::{Command, Output};
+use std::process::Output;
 
-use crate::common::{Folder, assert_says, failure, forebay, json, message, number};
+use crate::common::group::after;
+use crate::common::{Folder, assert_says, failure, forebay, json, least_kib, message, number};
 use forebay::Tensor;
 use forebay::data::npy;
 
@@ -12,10 +13,7 @@ const OWN_KIB: u64 = 100_000;
 
 /// Runs the program with little memory for itself.
 fn within(arguments: &[&str]) -> Output {
-    let script = format!("ulimit -d {OWN_KIB}; exec \"$0\" \"$@\"");
-    let mut command = Command::new("sh");
-    command.args(["-c", &script, env!("CARGO_BIN_EXE_forebay")]).args(arguments);
-    command.output().expect("a shell")
+    after(&format!("ulimit -d {OWN_KIB}"), arguments)
 }
 
 fn said(output: &Output) -> String {
@@ -54,6 +52,15 @@ fn matrices(folder: &Folder, count: u64, width: u64) -> Option<String> {
     graph.extend([message(2, b"matrices"), message(11, &info("x")), message(12, &info(&format!("h{count}")))].concat());
     let model = [number(1, 8), message(7, &graph), message(8, &[message(1, b""), number(2, 17)].concat())].concat();
     Some(folder.write("model.onnx", &model))
+}
+
+/// Writes samples for a chain of matrices, and creates a folder to spill to. Returns their paths.
+fn data_and_spill_folder(folder: &Folder, samples: usize, width: usize) -> [String; 2] {
+    let tensor = |value| Tensor::from_f32(&[samples as u64, width as u64], &vec![value; samples * width]);
+    let data = folder.archive("data.npz", &[("x", &tensor(1.0)), ("y", &tensor(0.5))]);
+    let spill = folder.text("spill");
+    std::fs::create_dir(&spill).unwrap();
+    [data, spill]
 }
 
 /// Two matrices of 10 GiB each.
@@ -108,8 +115,7 @@ fn a_model_larger_than_the_limit_runs_from_its_file() {
     assert!(number("bytes_from_model_files") > 128 << 20 && number("spill_bytes") == 0, "{limited}");
     let flags = ["--input", &input, "--threads", "2", "--memory-limit"];
     let error = failure(1, &[&["run", &model], &flags[..], &["20MiB"]].concat());
-    let least = error.split("at least ").nth(1).and_then(|rest| rest.split(',').next()).expect("a way out");
-    let least = run(least);
+    let least = run(&format!("{}KiB", least_kib(&error, "pass at least ")));
     assert!(least["model_files_bytes"].as_u64().unwrap() > 200 << 20, "{least}");
 }
 
@@ -118,9 +124,7 @@ fn a_model_larger_than_the_limit_runs_from_its_file() {
 fn a_training_run_takes_no_more_memory_than_its_budgets() {
     let folder = Folder::new();
     let model = matrices(&folder, 8, 1536).expect("72 MiB without room");
-    let (x, y) = (Tensor::from_f32(&[2, 1536], &[1.0; 3072]), Tensor::from_f32(&[2, 1536], &[0.5; 3072]));
-    let (data, spill) = (folder.archive("data.npz", &[("x", &x), ("y", &y)]), folder.text("spill"));
-    std::fs::create_dir(&spill).unwrap();
+    let [data, spill] = data_and_spill_folder(&folder, 2, 1536);
     let train = ["train", &model, "--data", &data, "--validate", &data, "--loss", "mse", "--optimizer", "adam"];
     let flags = ["--steps", "4", "--threads", "2", "--no-compare", "--simulate-device", "48MiB"];
     for memory in ["planned", "automatic"] {
@@ -138,9 +142,7 @@ fn a_training_run_takes_no_more_memory_than_its_budgets() {
 fn managed_memory_trains_within_the_least_host_memory() {
     let folder = Folder::new();
     let model = matrices(&folder, 4, 1024).expect("16 MiB without room");
-    let (x, y) = (Tensor::from_f32(&[1, 1024], &[1.0; 1024]), Tensor::from_f32(&[1, 1024], &[0.5; 1024]));
-    let (data, spill) = (folder.archive("data.npz", &[("x", &x), ("y", &y)]), folder.text("spill"));
-    std::fs::create_dir(&spill).unwrap();
+    let [data, spill] = data_and_spill_folder(&folder, 1, 1024);
     for memory in ["automatic", "direct", "cooperative"] {
         let train = |host: &str| {
             let train = ["train", &model, "--data", &data, "--loss", "mse", "--optimizer", "adam", "--steps", "2"];
@@ -149,8 +151,8 @@ fn managed_memory_trains_within_the_least_host_memory() {
         };
         let error = String::from_utf8_lossy(&train("1MiB").stderr).into_owned();
         assert_says(&error, &["a host budget of 1048576 bytes is too small for managed memory"]);
-        let least = error.split("--host-memory ").nth(1).and_then(|rest| rest.split(')').next()).expect("a way out");
-        assert_says(&said(&train(least)), &["step 2/2  loss 0.250000"]);
+        let least = format!("{}KiB", least_kib(&error, "--host-memory "));
+        assert_says(&said(&train(&least)), &["step 2/2  loss 0.250000"]);
     }
 }
 

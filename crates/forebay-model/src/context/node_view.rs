@@ -185,7 +185,7 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// Returns a float attribute, for which an integer also stands, or its default.
+    /// Returns a float attribute, which can also be given as an integer, or its default.
     ///
     /// # Errors
     /// Fails if it has another type.

@@ -24,6 +24,19 @@ fn push(graph: &mut Graph, op_type: &str, inputs: &[ValueId], attributes: &[(&st
     output
 }
 
+/// A graph with inputs of these names, and the inputs.
+fn with_inputs<const N: usize>(names: [&str; N]) -> (Graph, [ValueId; N]) {
+    let mut graph = Graph::default();
+    let inputs = names.map(|name| graph.add_value(name, None));
+    graph.inputs = inputs.to_vec();
+    (graph, inputs)
+}
+
+/// A graph as an attribute. `captured` are the inputs of its node that it captures.
+fn inside(graph: Graph, captured: &[usize]) -> Attribute {
+    Attribute::Graph(std::sync::Arc::new(crate::graph::Subgraph { graph, captured: captured.to_vec() }))
+}
+
 fn symbol(name: &str) -> Dimension {
     Dimension::Symbol(name.to_string())
 }
@@ -159,16 +172,13 @@ fn declared_element_types_of_outputs_must_agree_and_sizes_need_not() {
 /// A loop that continues while a number is below a limit, adds a step to it, and collects `x` times the number in a sequence, which is then
 /// concatenated.
 fn counting(limit: i64) -> (Graph, ValueId) {
-    use crate::graph::Subgraph;
     let integer = |graph: &mut Graph, name: &str, value: i64| {
         let id = graph.add_initializer(name, Tensor::from_i64(&[], &[value]));
         graph.constants.insert(id);
         id
     };
-    let mut body = Graph::default();
-    let names = ["iteration", "goes_on", "number", "sequence", "x", "step", "limit"];
-    let [.., number, sequence, x, step, limit_inside] = names.map(|name| body.add_value(name, None));
-    body.inputs = names.iter().filter_map(|name| body.find(name)).collect();
+    let (mut body, [.., number, sequence, x, step, limit_inside]) =
+        with_inputs(["iteration", "goes_on", "number", "sequence", "x", "step", "limit"]);
     let next = push(&mut body, "Add", &[number, step], &[]);
     let goes_on = push(&mut body, "Less", &[next, limit_inside], &[]);
     let factor = push(&mut body, "CastLike", &[next, x], &[]);
@@ -183,10 +193,9 @@ fn counting(limit: i64) -> (Graph, ValueId) {
     let empty = push(&mut graph, "SequenceEmpty", &[], &[]);
     let last = graph.add_value("last", None);
     let collected = graph.add_value("collected", None);
-    let subgraph = Subgraph { graph: body, captured: vec![4, 5, 6] };
     graph.nodes.push(Node {
         name: "a Loop".to_string(),
-        operation: Operation::onnx("Loop", &[("body", Attribute::Graph(std::sync::Arc::new(subgraph)))]),
+        operation: Operation::onnx("Loop", &[("body", inside(body, &[4, 5, 6]))]),
         inputs: vec![None, Some(condition), Some(first), Some(empty), Some(x), Some(step), Some(limit)],
         outputs: vec![Some(last), Some(collected)],
     });
@@ -227,30 +236,20 @@ fn an_axis_is_not_split_into_more_parts_than_a_graph_can_have() {
 /// A loop that adds 1 to `x`, inside a loop; `counts` are their iterations, from outside to inside. If `ends`, the inner loop may end
 /// earlier, depending on `x`.
 fn nested(counts: [i64; 2], ends: bool) -> Graph {
-    use crate::graph::Subgraph;
-    let looped = |body: Graph, captured: Vec<usize>, inputs: Vec<Option<ValueId>>, output: ValueId| Node {
+    let loop_of = |body: Graph, captured: &[usize], inputs: Vec<Option<ValueId>>, output: ValueId| Node {
         name: "a Loop".to_string(),
-        operation: Operation::onnx(
-            "Loop",
-            &[("body", Attribute::Graph(std::sync::Arc::new(Subgraph { graph: body, captured })))],
-        ),
+        operation: Operation::onnx("Loop", &[("body", inside(body, captured))]),
         inputs,
         outputs: vec![Some(output)],
     };
-    let values = |graph: &mut Graph, names: &[&str]| -> Vec<ValueId> {
-        graph.inputs = names.iter().map(|name| graph.add_value(name, None)).collect();
-        graph.inputs.clone()
-    };
-    let mut inner = Graph::default();
-    let given = values(&mut inner, &["i", "goes_on", "a", "one"]);
-    let sum = push(&mut inner, "Add", &given[2..], &[]);
-    let goes_on = if ends { push(&mut inner, "Less", &[sum, given[3]], &[]) } else { given[1] };
+    let (mut inner, [_, condition, a, one]) = with_inputs(["i", "goes_on", "a", "one"]);
+    let sum = push(&mut inner, "Add", &[a, one], &[]);
+    let goes_on = if ends { push(&mut inner, "Less", &[sum, one], &[]) } else { condition };
     inner.outputs = vec![goes_on, sum];
-    let mut outer = Graph::default();
-    let given = values(&mut outer, &["i", "goes_on", "x", "count", "one"]);
+    let (mut outer, [_, goes_on, x, count, one]) = with_inputs(["i", "goes_on", "x", "count", "one"]);
     let last = outer.add_value("last", None);
-    outer.nodes = vec![looped(inner, vec![3], vec![Some(given[3]), None, Some(given[2]), Some(given[4])], last)];
-    outer.outputs = vec![given[1], last];
+    outer.nodes = vec![loop_of(inner, &[3], vec![Some(count), None, Some(x), Some(one)], last)];
+    outer.outputs = vec![goes_on, last];
     let (mut graph, x) = graph(&[Dimension::Known(2)]);
     let constant = |graph: &mut Graph, name: &str, tensor: Tensor| {
         let id = graph.add_initializer(name, tensor);
@@ -263,7 +262,7 @@ fn nested(counts: [i64; 2], ends: bool) -> Graph {
         constant(&mut graph, "condition", expand::truth(true)),
     );
     let y = graph.add_value("y", None);
-    graph.nodes = vec![looped(outer, vec![3, 4], vec![count, condition, Some(x), inner_count, one], y)];
+    graph.nodes = vec![loop_of(outer, &[3, 4], vec![count, condition, Some(x), inner_count, one], y)];
     graph.outputs = vec![y];
     graph
 }
@@ -302,17 +301,6 @@ fn loops_that_are_too_long_together_are_not_all_unrolled() {
     };
     assert_eq!(repetition.outputs, [Some("z".to_string())]);
     assert!(rest.nodes.len() >= 30_000, "{} nodes", rest.nodes.len());
-}
-
-fn with_inputs<const N: usize>(names: [&str; N]) -> (Graph, [ValueId; N]) {
-    let mut graph = Graph::default();
-    let inputs = names.map(|name| graph.add_value(name, None));
-    graph.inputs = inputs.to_vec();
-    (graph, inputs)
-}
-
-fn inside(graph: Graph, captured: &[usize]) -> Attribute {
-    Attribute::Graph(std::sync::Arc::new(crate::graph::Subgraph { graph, captured: captured.to_vec() }))
 }
 
 /// A graph with a loop of `count` iterations. Its body carries one value, which is `x` at first and the graph's output at last.

@@ -49,7 +49,7 @@ pub(super) fn take(c: &mut Composer, x: &Part, axis: usize, indices: &[i64]) -> 
     c.kernel(Kernel::Gather { axis }, &[x, &indices], ty)
 }
 
-/// The elements along an axis, one for each block of indices, repeated for `size` indices.
+/// The elements along an axis, each repeated `block` times, cut to `size` elements in all.
 pub(super) fn repeated(c: &mut Composer, x: &Part, axis: usize, size: u64, block: u64) -> Result<Part, ModelError> {
     require_few(&c.view, &[size])?;
     let blocks: Vec<i64> = (0..size).map(|index| (index / block) as i64).collect();

@@ -44,11 +44,10 @@ pub(super) fn pooled(
             i128::from(place) * i128::from(window.strides[i]) + i128::from(tap) * i128::from(window.dilations[i])
                 - begin
         };
-        let is_inside = |position: &i128| (0..size).contains(position);
         let outside = size as i64;
+        let index = |position: i128| if (0..size).contains(&position) { position as i64 } else { outside };
         let positions = (0..window.kernel[i]).flat_map(|tap| (0..places).map(move |place| position(tap, place)));
-        let indices: Vec<i64> =
-            positions.map(|position| if is_inside(&position) { position as i64 } else { outside }).collect();
+        let indices: Vec<i64> = positions.map(index).collect();
         if indices.contains(&outside) {
             // One more element stands for all of the padding.
             let mut one = y.ty.clone();
@@ -64,11 +63,13 @@ pub(super) fn pooled(
         by_tap.remove(axis);
         y = c.reshape(&reduced, &by_tap)?;
         if let PoolOp::Average { count_include_pad } = op {
-            let end = size + if count_include_pad { i128::from(window.pads_end[i]) } else { 0 };
-            let start = if count_include_pad { -begin } else { 0 };
+            let elements = match count_include_pad {
+                true => -begin..size + i128::from(window.pads_end[i]),
+                false => 0..size,
+            };
             // As in the kernel, the average of no elements is 0.
             let counted = |place: u64| {
-                let taps = (0..window.kernel[i]).filter(|&tap| (start..end).contains(&position(tap, place)));
+                let taps = (0..window.kernel[i]).filter(|&tap| elements.contains(&position(tap, place)));
                 taps.count().max(1) as f64
             };
             let mut along = vec![1; shape.len() - axis];

@@ -5,7 +5,6 @@
 //! independently of each other.
 
 use std::f64::consts::TAU;
-use std::sync::Arc;
 
 use forebay_base::kernel::{BinaryOp, ReduceOp, ScanOp, UnaryOp};
 use forebay_base::{DataType, Kernel, Tensor};
@@ -14,7 +13,7 @@ use super::conversion::type_attribute;
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::{product, size};
 use crate::error::ModelError;
-use crate::graph::{Attribute, Graph, Node, Operation, TensorType};
+use crate::graph::{Operation, TensorType};
 use crate::operator::{Gradient, NodeView, Operator};
 
 /// The rows of this family.
@@ -39,42 +38,8 @@ pub(crate) fn inputs_of_draw(operation: &Operation) -> Option<usize> {
     }
 }
 
-/// The attribute, of our own, that distinguishes the iterations of an unrolled loop, whose nodes have the same seed.
-const ITERATION: &str = "forebay.iteration";
-/// The factor of the number of an enclosing loop's iteration, or of its step, to which that of an inner loop is added.
-pub(crate) const OUTER_FACTOR: i64 = 1_000_003;
-
-/// Gives nodes of an unrolled loop, and those of the graphs inside them, the number of their iteration.
-pub(crate) fn number_iteration(nodes: &mut [Node], iteration: i64) {
-    for node in nodes {
-        let is_draw = inputs_of_draw(&node.operation).is_some();
-        let Operation::Onnx { attributes, .. } = &mut node.operation else { continue };
-        if is_draw && attributes.contains_key("seed") {
-            let outer = match attributes.get(ITERATION) {
-                Some(Attribute::Int(outer)) => *outer,
-                _ => 0,
-            };
-            let number = outer.wrapping_mul(OUTER_FACTOR).wrapping_add(iteration);
-            attributes.insert(ITERATION.to_string(), Attribute::Int(number));
-        }
-        for attribute in attributes.values_mut() {
-            if let Attribute::Graph(inside) = attribute
-                && has_seeds(&inside.graph)
-            {
-                number_iteration(&mut Arc::make_mut(inside).graph.nodes, iteration);
-            }
-        }
-    }
-}
-
-/// Whether nodes of a graph, or of graphs inside it, draw random numbers with a seed.
-fn has_seeds(graph: &Graph) -> bool {
-    let is_seeded = |node: &Node| {
-        let Operation::Onnx { attributes, .. } = &node.operation else { return false };
-        inputs_of_draw(&node.operation).is_some() && attributes.contains_key("seed")
-    };
-    graph.nodes.iter().any(|node| is_seeded(node) || node.operation.graphs().any(has_seeds))
-}
+/// An attribute that only Forebay sets: the number of a node's iteration in an unrolled loop. All iterations have the same seed.
+pub(crate) const ITERATION: &str = "forebay.iteration";
 
 /// Random numbers in 0..1. Those of different `draw`s are independent of each other.
 fn draw(c: &mut Composer, step_input: usize, draw: u64, shape: &[u64]) -> Result<Part, ModelError> {
@@ -87,7 +52,7 @@ fn draw(c: &mut Composer, step_input: usize, draw: u64, shape: &[u64]) -> Result
         let reason = format!("it has too many inputs: input {step_input}, counted from 0, is {}", step.ty);
         return Err(view.error(reason));
     }
-    // Nodes are distinguished by what they compute, unless they have their own seed.
+    // Nodes are distinguished by what they compute, or by their seed and iteration.
     let node = match view.attribute("seed") {
         Some(_) => {
             let seed = u64::from(view.float("seed", 0.0)?.to_bits());

@@ -285,8 +285,8 @@ fn nearest(c: &mut Composer, x: &Part, axis: usize, indices: &[i64]) -> Result<P
 }
 
 /// The weighted sum of the two neighbours. At a position without a second neighbour, the first one is also the second, so that no infinite
-/// element is multiplied by 0. Between equal integers, such a sum could be slightly less than they are and then be truncated, so the
-/// weighted difference is added to the first neighbour instead.
+/// element is multiplied by 0. For integers, the weighted difference is added to the first neighbour instead: between equal ones, a
+/// weighted sum could be slightly less than they are and then be truncated.
 fn linear(c: &mut Composer, x: &Part, axis: usize, positions: &[f64], are_integers: bool) -> Result<Part, ModelError> {
     let mut shape = vec![1; x.ty.shape.len() - axis];
     shape[0] = positions.len() as u64;

@@ -1,4 +1,4 @@
-//! The inputs and attributes of the operators of ONNX's default domain in the newest operator set, for eager operators.
+//! The inputs and attributes of the operators of ONNX's default domain in the newest operator set, for eager operations.
 
 use super::NEWEST_OPSET;
 use crate::error::ModelError;

@@ -152,6 +152,7 @@ fn samples(domain: &str, op_type: &str) -> Vec<Sample> {
     }
     let newest = |inputs, attributes| vec![(NEWEST_OPSET, inputs, attributes, 1)];
     let image = || fed(&[2, 4, 6, 6]);
+    let double_image = || Input::Fed(DataType::Float64, vec![2, 3, 5, 5]);
     match op_type {
         "And" | "Or" | "Xor" => newest(vec![Input::Fed(Bool, vec![2, 3]), Input::Fed(Bool, vec![3])], vec![]),
         "Not" => newest(vec![Input::Fed(Bool, vec![2, 3])], vec![]),
@@ -311,7 +312,7 @@ fn samples(domain: &str, op_type: &str) -> Vec<Sample> {
         "AveragePool" | "MaxPool" => {
             let attributes = vec![list("kernel_shape", &[3, 3]), list("strides", &[2, 2]), list("pads", &[1, 1, 1, 1])];
             let mut samples = newest(vec![image()], attributes.clone());
-            samples.extend(newest(vec![Input::Fed(DataType::Float64, vec![2, 3, 5, 5])], attributes.clone()));
+            samples.extend(newest(vec![double_image()], attributes.clone()));
             if op_type == "MaxPool" {
                 samples.push((12, vec![image()], [attributes, vec![int("storage_order", 1)]].concat(), 2));
             }
@@ -411,16 +412,13 @@ fn samples(domain: &str, op_type: &str) -> Vec<Sample> {
             .collect(),
         "LpPool" => {
             let attributes = |p| vec![list("kernel_shape", &[3, 3]), list("pads", &[1, 1, 1, 1]), int("p", p)];
-            let double = Input::Fed(DataType::Float64, vec![2, 3, 5, 5]);
-            [(image(), 2), (image(), 3), (double, 2)].map(|(x, p)| (18, vec![x], attributes(p), 1)).into()
+            [(image(), 2), (image(), 3), (double_image(), 2)].map(|(x, p)| (18, vec![x], attributes(p), 1)).into()
         }
         "MaxRoiPool" => {
             let attributes = vec![list("pooled_shape", &[2, 3]), ("spatial_scale", Attribute::Float(0.5))];
             vec![(1, vec![image(), fed(&[3, 5])], attributes, 1)]
         }
-        "GlobalMaxPool" => [image(), Input::Fed(DataType::Float64, vec![2, 3, 5, 5])]
-            .map(|x| (NEWEST_OPSET, vec![x], vec![], 1))
-            .into(),
+        "GlobalMaxPool" => [image(), double_image()].map(|x| (NEWEST_OPSET, vec![x], vec![], 1)).into(),
         "MelWeightMatrix" => newest(vec![number(8), number(16), number(8192), float(0.0), float(4096.0)], vec![]),
         "Multinomial" => newest(vec![fed(&[2, 5])], vec![int("sample_size", 3)]),
         "RandomNormal" | "RandomUniform" => newest(vec![], vec![list("shape", &[2, 3])]),

@@ -95,17 +95,20 @@ impl Sharding {
         sharding
     }
 
-    /// Finds what each process keeps as a slice before the update phase: gradients of which updates read slices only, and the results of
-    /// elementwise launches. Of these, each process computes its slice if such a gradient is computed from the result (sums of gradients,
-    /// scaled gradients, conversions) or if all operands are slices (squares of gradients, conversions of parameters).
+    /// Finds the buffers of which each process keeps its slice before the update phase, and the elementwise launches of which it computes
+    /// its slice:
+    /// - gradients of which updates read only slices;
+    /// - launches that compute these gradients from others (sums, scaled gradients, conversions), and what they read;
+    /// - launches that read only slices (squares of gradients, conversions of parameters), and their results.
     fn slice_before_updates(&mut self, program: &Program, processes: usize) {
         let (before, updates) = program.phases();
-        let mut needed_whole: BTreeSet<BufferId> = program.outputs.iter().map(|named| named.operand.buffer).collect();
+        // What updates or the caller need whole.
+        let mut needed_later: BTreeSet<BufferId> = program.outputs.iter().map(|named| named.operand.buffer).collect();
         for (number, launch) in (before.len()..).zip(updates) {
             for (reference, operand) in operands(launch) {
                 let unit = self.launches.get(&number).and_then(|flat| flat.unit_of(reference));
                 let is_sliced = unit == Some(self.unit) && fills(program, operand);
-                (if is_sliced { &mut self.kept } else { &mut needed_whole }).insert(operand.buffer);
+                (if is_sliced { &mut self.kept } else { &mut needed_later }).insert(operand.buffer);
             }
         }
         let mut writers: BTreeMap<BufferId, usize> = BTreeMap::new();
@@ -115,7 +118,7 @@ impl Sharding {
         let may_be_kept = |buffer: &BufferId| {
             program.buffer(*buffer).role.is_temporary()
                 && writers.get(buffer) == Some(&1)
-                && !needed_whole.contains(buffer)
+                && !needed_later.contains(buffer)
                 && !self.buffers.contains_key(buffer)
         };
         self.kept.retain(may_be_kept);
@@ -202,7 +205,7 @@ fn fills(program: &Program, operand: &Operand) -> bool {
         && program.buffer(operand.buffer).size_bytes.next_multiple_of(4) == bytes.next_multiple_of(4)
 }
 
-/// Returns whether all elements of an operand are the same one.
+/// Returns whether all elements of an operand are one and the same element in memory.
 fn is_broadcast(desc: &TensorDesc) -> bool {
     let along = desc.sizes().iter().zip(desc.effective_strides());
     desc.element_count() > 1 && along.filter(|(size, _)| **size > 1).all(|(_, stride)| stride == 0)

@@ -16,7 +16,7 @@ use super::candidate::Candidate;
 use super::{Planner, UNLIMITED};
 
 impl Planner<'_> {
-    /// Plans launches in groups, without a budget and within the peak of file order; `None` if that has no placement.
+    /// Plans launches in groups, without a budget and within a peak; `None` if they have no placement within it.
     pub(super) fn in_core_groups(&self, candidate: &Candidate, peak_bytes: u64) -> Result<Option<Plan>, PlanError> {
         self.attempt(candidate, &candidate.live, UNLIMITED, true, peak_bytes)
     }

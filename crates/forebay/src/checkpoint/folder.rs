@@ -176,7 +176,7 @@ pub(super) fn present_bytes(directory: &Path) -> u64 {
     let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
     let is_kept = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(KEPT);
     let is_tensors = |entry: &fs::DirEntry| entry.path().extension().is_some_and(|name| name == "safetensors");
-    // A file with two names counts half under each.
+    // A file with several names (a kept checkpoint that is also the current one) counts in equal parts under each.
     let own_bytes = |entry: fs::DirEntry| entry.metadata().map_or(0, |found| found.len() / found.nlink().max(1));
     let kept = entries(directory).filter(is_kept).flat_map(|entry| entries(&entry.path()));
     entries(directory).chain(kept).filter(is_tensors).map(own_bytes).sum()

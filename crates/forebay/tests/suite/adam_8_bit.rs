@@ -9,7 +9,7 @@ use forebay::{EngineOptions, JsonValue, MemorySize, Model, ProcessGroup, Shard, 
 use forebay_base::{Command, DataType};
 use forebay_device::Communicator;
 use forebay_device_testing::local_communicator::local_communicators;
-use forebay_golden::{host, trainer};
+use forebay_golden::{everything, host, trainer};
 use forebay_testing::Random;
 use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
 
@@ -54,12 +54,6 @@ fn steps(trainer: &mut Trainer, steps: std::ops::Range<usize>) -> Vec<f32> {
         trainer.step(x, y).unwrap().loss
     };
     steps.map(&mut step).collect()
-}
-
-fn values(trainer: &Trainer) -> BTreeMap<String, Tensor> {
-    let mut values = trainer.parameters().unwrap();
-    values.extend(trainer.state().unwrap());
-    values
 }
 
 /// Counts the launches of the plan that update in blocks.
@@ -139,7 +133,7 @@ fn budgets_keep_the_bits() {
         let run = |engine: EngineOptions| {
             let mut trainer = trainer(model(), training.clone(), engine.check(true));
             let losses = steps(&mut trainer, 0..3);
-            (losses, values(&trainer), trainer)
+            (losses, everything(&trainer), trainer)
         };
         let (losses, expected, whole) = run(host(2));
         assert_eq!(updates(&whole), 2, "{name}");
@@ -165,7 +159,7 @@ fn checkpoints_have_codes_and_scales() {
     let mut resumed = make(&training);
     resumed.restore(&checkpoint).unwrap();
     assert_eq!(steps(&mut resumed, 2..4), losses);
-    assert!(values(&resumed) == values(&whole));
+    assert!(everything(&resumed) == everything(&whole));
     // State of another kind is refused, and the error names it.
     let error = make(&options(Optimizer::adamw(1e-2))).restore(&checkpoint).unwrap_err().to_string();
     assert!(error.contains("w1.first_moment"), "{error}");
@@ -193,7 +187,7 @@ fn together(shard: Shard, processes: usize, average: Option<f32>) -> (Vec<f32>, 
         losses.push(trainer.evaluate(x, y).unwrap().loss);
         trainer.collect_shards().unwrap();
         let work = trainer.shared_work().map_or((0, 0), |work| (work.sharded_bytes, work.own_shard_bytes));
-        (rank == 0).then(|| (losses, values(&trainer), work.0, work.1))
+        (rank == 0).then(|| (losses, everything(&trainer), work.0, work.1))
     };
     let threads = local_communicators(processes).into_iter();
     let threads: Vec<_> = threads.map(|communicator| std::thread::spawn(move || run(communicator))).collect();
@@ -211,7 +205,7 @@ fn processes_keep_slices_of_codes_and_scales() {
         let mut losses = steps(&mut alone, 0..2);
         let (x, y) = batch(3);
         losses.push(alone.evaluate(x, y).unwrap().loss);
-        let expected = values(&alone);
+        let expected = everything(&alone);
         for (shard, processes) in [(Shard::State, 2), (Shard::State, 3), (Shard::Gradients, 2), (Shard::Parameters, 4)]
         {
             let found = together(shard, processes, average);

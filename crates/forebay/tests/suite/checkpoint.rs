@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use forebay::training::Optimizer;
 use forebay::{Checkpoint, CheckpointFolder, Error, MemorySize, OnNan, Tensor, Trainer};
-use forebay_golden::{Case, host, recipe, trainer_on, trainer_options};
+use forebay_golden::{Case, everything, host, recipe, steps, trainer_on, trainer_options};
 use serde_json::{Value, json};
 
 fn directory(test: &str) -> PathBuf {
@@ -19,21 +19,6 @@ fn trainer_within(case: &Case, budget: Option<MemorySize>) -> Trainer {
     let mut options = host(2);
     options.memory.simulate_device = budget;
     trainer_on(case.model(), recipe(case), options, None)
-}
-
-fn steps(case: &Case, trainer: &mut Trainer, range: std::ops::Range<usize>) -> Vec<u32> {
-    range
-        .map(|step| {
-            let (batch, labels) = case.batch(step);
-            trainer.step(batch, labels).unwrap().loss.to_bits()
-        })
-        .collect()
-}
-
-fn everything(trainer: &Trainer) -> BTreeMap<String, Tensor> {
-    let mut values = trainer.parameters().unwrap();
-    values.extend(trainer.state().unwrap());
-    values
 }
 
 #[test]

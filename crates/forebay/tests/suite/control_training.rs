@@ -262,13 +262,13 @@ fn what_a_step_cannot_know_is_refused_with_a_way_out() {
     assert!(error.contains("float32[1, 2]") && error.contains("float32[2, 2]"), "{error}");
 }
 
-/// A loop of 3000 iterations of 100 nodes, which is too long to be unrolled. `counts` states whether it ends when its condition does,
-/// instead of after a number of iterations.
-fn long_loop(counts: bool) -> GraphBuilder {
+/// A loop of 3000 iterations of 100 nodes, which is too long to be unrolled. It ends when its condition is false, or after a fixed number
+/// of iterations.
+fn long_loop(by_condition: bool) -> GraphBuilder {
     let body = GraphBuilder::new().input("i", INT64, &[]).input("go_on", BOOL, &[]).input("a0", FLOAT, &["N", "2"]);
     let body = (0..100)
         .fold(body, |body, i| body.node("Tanh", &[format!("a{i}").as_str()], &[format!("a{}", i + 1).as_str()]));
-    let body = match counts {
+    let body = match by_condition {
         true => body.node("Less", &["i", "limit"], &["still"]),
         false => body.node("Identity", &["go_on"], &["still"]),
     };
@@ -281,7 +281,7 @@ fn long_loop(counts: bool) -> GraphBuilder {
         .node("Less", &["zero", "limit"], &["first"])
         .node_with(
             "Loop",
-            &[if counts { "" } else { "limit" }, "first", "x"],
+            &[if by_condition { "" } else { "limit" }, "first", "x"],
             &["last"],
             vec![("body", Value::Graph(body))],
         )
@@ -291,8 +291,8 @@ fn long_loop(counts: bool) -> GraphBuilder {
 
 #[test]
 fn a_loop_that_is_too_long_to_train_needs_fewer_iterations() {
-    for counts in [true, false] {
-        let error = refusal(long_loop(counts));
+    for by_condition in [true, false] {
+        let error = refusal(long_loop(by_condition));
         assert!(error.contains("for training, use fewer iterations that each process more"), "{error}");
         assert!(!error.contains("make what is computed too late an input"), "{error}");
     }

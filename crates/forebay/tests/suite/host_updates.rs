@@ -1,19 +1,19 @@
 //! Updates on the host, next to the optimizer's state: the same bits as updates on the device if the host is the device, at every budget,
 //! and no byte of state crosses the link.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay::training::{Clipping, LoraOptions, Optimizer, ParameterGroup, Precision, TrainingOptions};
 use forebay::{
-    Checkpoint, EngineOptions, MemoryMode, MemorySize, Model, PlanError, ProcessGroup, Shard, Tensor, Trainer, Updates,
+    Checkpoint, EngineOptions, MemoryMode, MemorySize, Model, PlanError, ProcessGroup, Shard, Trainer, Updates,
 };
 use forebay_base::{Command, Space};
 use forebay_device::Communicator;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device_testing::local_communicator::local_communicators;
-use forebay_golden::{Case, Run, assert_same, chaos, host, recipe, run, trainer, trainer_on, trainer_options};
+use forebay_golden::{
+    Case, Run, assert_same, chaos, everything, host, recipe, run, steps, trainer, trainer_on, trainer_options,
+};
 use forebay_model::program::Role;
 
 /// The case's recipe with a change.
@@ -149,31 +149,14 @@ fn bits_do_not_depend_on_the_order_in_which_a_device_runs_what_it_may() {
     }
 }
 
-/// A folder that is removed with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn state_is_on_disk_where_the_host_does_not_hold_it_and_does_not_cross_the_link_either() {
     let case = Case::read("digits-cnn");
     let training = changed(&case, |training| training.optimizer = Optimizer::adam(1e-3));
     let expected = run(&case, &mut trainer(case.model(), training.clone(), two_pools(Updates::Device, None)), 3);
-    let folder = Folder::new("updates-on-disk");
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let within = |device: u64, host_bytes: Option<u64>| {
-        let mut engine = two_pools(Updates::Host, Some(device)).spill_dir(&folder.0);
+        let mut engine = two_pools(Updates::Host, Some(device)).spill_dir(folder.path());
         engine.memory.host_memory = host_bytes.map(MemorySize::Bytes);
         Trainer::new(case.model(), trainer_options(training.clone(), engine))
     };
@@ -197,33 +180,19 @@ fn state_is_on_disk_where_the_host_does_not_hold_it_and_does_not_cross_the_link_
     assert!(turning > 1, "{turning} plans keep state on disk");
 }
 
-fn steps(case: &Case, trainer: &mut Trainer, range: std::ops::Range<usize>) -> Vec<u32> {
-    let step = |step| {
-        let (batch, labels) = case.batch(step);
-        trainer.step(batch, labels).unwrap().loss.to_bits()
-    };
-    range.map(step).collect()
-}
-
-fn everything(trainer: &Trainer) -> BTreeMap<String, Tensor> {
-    let mut values = trainer.parameters().unwrap();
-    values.extend(trainer.state().unwrap());
-    values
-}
-
 #[test]
 fn a_checkpoint_goes_on_with_the_other_choice() {
     let case = Case::read("tiny-gpt");
     let make = |updates, budget| trainer(case.model(), recipe(&case), two_pools(updates, budget));
     let budget = Some(make(Updates::Host, None).statistics().minimum_budget_bytes * 2);
     for (first, second) in [(Updates::Device, Updates::Host), (Updates::Host, Updates::Device)] {
-        let folder = Folder::new(&format!("updates-resumed-{}", first.name()));
+        let folder = tempfile::tempdir().unwrap();
         let mut whole = make(first, budget);
         let mut losses = steps(&case, &mut whole, 0..2);
-        whole.save_checkpoint(&folder.0, &serde_json::json!({})).unwrap();
+        whole.save_checkpoint(folder.path(), &serde_json::json!({})).unwrap();
         losses.extend(steps(&case, &mut whole, 2..4));
         let mut resumed = make(second, None);
-        resumed.restore(&Checkpoint::read(&folder.0).unwrap()).unwrap();
+        resumed.restore(&Checkpoint::read(folder.path()).unwrap()).unwrap();
         assert_eq!(steps(&case, &mut resumed, 2..4), losses[2..]);
         assert!(everything(&resumed) == everything(&whole), "{first:?} to {second:?}");
     }

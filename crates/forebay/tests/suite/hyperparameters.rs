@@ -1,10 +1,8 @@
 //! Hyperparameters and seeds are inputs of each step: a plan does not depend on their values.
 
-use std::collections::BTreeMap;
-
 use forebay::training::Optimizer;
-use forebay::{Error, MemorySize, Tensor, Trainer};
-use forebay_golden::{Case, host, recipe, trainer, with_learning_rate};
+use forebay::{Error, MemorySize};
+use forebay_golden::{Case, everything, host, recipe, steps, trainer, with_learning_rate};
 
 /// Returns the optimizer with all numbers changed that can change between steps.
 fn changed(optimizer: &Optimizer) -> Optimizer {
@@ -25,20 +23,6 @@ fn changed(optimizer: &Optimizer) -> Optimizer {
         },
         other => panic!("{other:?} is new: say what may change of it"),
     }
-}
-
-fn steps(case: &Case, trainer: &mut Trainer, steps: std::ops::Range<usize>) -> Vec<u32> {
-    let step = |step| {
-        let (batch, labels) = case.batch(step);
-        trainer.step(batch, labels).unwrap().loss.to_bits()
-    };
-    steps.map(step).collect()
-}
-
-fn everything(trainer: &Trainer) -> BTreeMap<String, Tensor> {
-    let mut values = trainer.parameters().unwrap();
-    values.extend(trainer.state().unwrap());
-    values
 }
 
 #[test]

@@ -1,13 +1,12 @@
 //! Whichever mode decides what is on the device, the bits are those of the plan without a budget, and the budget is never exceeded.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay::managed::Policy;
 use forebay::{
     Device, DeviceUsage, EngineOptions, Error, MemoryMode, MemorySize, Model, Session, StepMoves, Tensor, Trainer,
 };
-use forebay_golden::{Case, chaos, host, recipe, trainer_on, trainer_options};
+use forebay_golden::{Case, Run, chaos, everything, host, recipe, trainer_on, trainer_options};
 use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
 
 const MODES: [(MemoryMode, Option<Policy>); 5] = [
@@ -18,13 +17,6 @@ const MODES: [(MemoryMode, Option<Policy>); 5] = [
     (MemoryMode::Automatic, Some(Policy::Planned)),
 ];
 
-/// The losses, and everything that the steps changed.
-#[derive(Debug, PartialEq)]
-struct Run {
-    losses: Vec<u32>,
-    values: BTreeMap<String, Tensor>,
-}
-
 fn run(case: &Case, trainer: &mut Trainer, steps: usize) -> (Run, Vec<Option<StepMoves>>) {
     let (mut losses, mut moves) = (Vec::new(), Vec::new());
     for step in 0..steps {
@@ -33,9 +25,7 @@ fn run(case: &Case, trainer: &mut Trainer, steps: usize) -> (Run, Vec<Option<Ste
         losses.push(report.loss.to_bits());
         moves.push(report.moves);
     }
-    let mut values = trainer.parameters().unwrap();
-    values.extend(trainer.state().unwrap());
-    (Run { losses, values }, moves)
+    (Run { losses, values: everything(trainer) }, moves)
 }
 
 fn options(threads: usize, memory: MemoryMode, eviction: Option<Policy>, budget_bytes: Option<u64>) -> EngineOptions {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{EngineOptions, MemorySize, Model, Tensor, Trainer};
-use forebay_golden::{host, trainer};
+use forebay_golden::{everything, host, trainer};
 use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
 use serde_json::Value;
 
@@ -154,9 +154,7 @@ fn budgets_keep_the_bits_of_every_optimizer() {
         let options = TrainingOptions::new(Loss::MeanSquaredError, optimizer(name));
         let mut trainer = trainer(wide(), options, engine);
         let losses: Vec<u32> = (0..2).map(|_| trainer.step(batch.clone(), y.clone()).unwrap().loss.to_bits()).collect();
-        let mut values = trainer.parameters().unwrap();
-        values.extend(trainer.state().unwrap());
-        (losses, values, trainer.statistics().clone())
+        (losses, everything(&trainer), trainer.statistics().clone())
     };
     for (name, share) in
         [("rmsprop_all", None), ("adagrad", Some(50.0)), ("lamb_all", None), ("adafactor_all", Some(60.0))]

@@ -2,7 +2,7 @@
 //! exceeded.
 
 use forebay::{Device, MemorySize, Statistics, Trainer};
-use forebay_golden::{Case, Run, assert_same, chaos, host, recipe, run, trainer_on, trainer_options};
+use forebay_golden::{Case, Run, assert_same, chaos, everything, host, recipe, run, trainer_on, trainer_options};
 use std::sync::Arc;
 
 fn trainer_within(case: &Case, budget_bytes: Option<u64>, threads: usize, device: Option<Arc<dyn Device>>) -> Trainer {
@@ -138,9 +138,7 @@ fn the_budget_changes_between_steps_and_no_bit_does() {
         assert!(budget.is_none_or(|budget| heap_bytes <= budget), "step {step}: {heap_bytes} of {budget:?}");
         assert_eq!(trainer.statistics().device_budget_bytes, budget, "a refused budget changes nothing");
     }
-    let mut values = trainer.parameters().unwrap();
-    values.extend(trainer.state().unwrap());
-    assert_same(&expected, &Run { losses, values }, "with five budgets");
+    assert_same(&expected, &Run { losses, values: everything(&trainer) }, "with five budgets");
 }
 
 #[test]

@@ -7,23 +7,17 @@ use forebay::training::TrainingOptions;
 use forebay::{Model, ProcessGroup, Session, SessionOptions, Tensor, Trainer};
 use forebay_device::Communicator;
 use forebay_device_testing::local_communicator::{local_communicators, slow_communicators};
-use forebay_golden::{Case, chaos, host, recipe, trainer_options};
+use forebay_golden::{Case, chaos, everything, host, recipe, trainer_options};
 use forebay_testing::onnx::builder::{FLOAT, GraphBuilder, Value as Attribute};
 
 /// The results of a run: the losses of steps, the loss and the output of an evaluation, and all parameters and state.
 type Outcome = (Vec<u32>, u32, Tensor, BTreeMap<String, Tensor>);
 
 fn run(case: &Case, mut trainer: Trainer, steps: usize) -> Outcome {
-    let losses = (0..steps).map(|step| {
-        let (batch, labels) = case.batch(step);
-        trainer.step(batch, labels).unwrap().loss.to_bits()
-    });
-    let losses = losses.collect();
+    let losses = forebay_golden::steps(case, &mut trainer, 0..steps);
     let (batch, labels) = case.batch(0);
     let evaluation = trainer.evaluate(batch, labels).unwrap();
-    let mut values = trainer.parameters().unwrap();
-    values.extend(trainer.state().unwrap());
-    (losses, evaluation.loss.to_bits(), evaluation.logits, values)
+    (losses, evaluation.loss.to_bits(), evaluation.logits, everything(&trainer))
 }
 
 /// A trainer of one of several processes, each on another kind of device: an ordinary one, one with half of the memory, and one that

@@ -1,11 +1,10 @@
 //! Scheduled learning rates: the rate of each step, and its state in a checkpoint.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use forebay::training::{Curve, Plateau, Schedule};
-use forebay::{Checkpoint, Error, MemorySize, Tensor, Trainer};
-use forebay_golden::{Case, host, recipe, trainer};
+use forebay::{Checkpoint, Error, MemorySize, Trainer};
+use forebay_golden::{Case, everything, host, recipe, trainer};
 use serde_json::json;
 
 fn scheduled(case: &Case, schedule: &Schedule, budget: Option<f64>) -> Trainer {
@@ -14,12 +13,6 @@ fn scheduled(case: &Case, schedule: &Schedule, budget: Option<f64>) -> Trainer {
     let mut trainer = trainer(case.model(), recipe(case), engine);
     trainer.set_schedule(schedule.clone()).unwrap();
     trainer
-}
-
-fn everything(trainer: &Trainer) -> BTreeMap<String, Tensor> {
-    let mut values = trainer.parameters().unwrap();
-    values.extend(trainer.state().unwrap());
-    values
 }
 
 /// Returns the losses and rates of steps; after each step, the trainer is told a loss.

@@ -28,22 +28,19 @@ struct Together {
     checkpoint: Checkpoint,
 }
 
-fn steps_of(case: &Case, trainer: &mut Trainer, steps: std::ops::Range<usize>) -> Vec<u32> {
-    let step = |step| {
-        let (batch, labels) = case.batch(step);
-        trainer.step(batch, labels).unwrap().loss.to_bits()
-    };
-    steps.map(step).collect()
-}
-
-fn outcome(case: &Case, trainer: &mut Trainer, steps: std::ops::Range<usize>) -> Option<Outcome> {
-    let losses = steps_of(case, trainer, steps);
-    let (batch, labels) = case.batch(0);
-    let evaluation = trainer.evaluate(batch, labels).unwrap().loss.to_bits();
+/// Returns all parameters and state, if this process collects them.
+fn collected(trainer: &mut Trainer) -> Option<BTreeMap<String, Tensor>> {
     trainer.collect_shards().unwrap();
     let mut values = trainer.parameters().ok()?;
     values.extend(trainer.state().ok()?);
-    Some(Outcome { losses, evaluation, values })
+    Some(values)
+}
+
+fn outcome(case: &Case, trainer: &mut Trainer, steps: std::ops::Range<usize>) -> Option<Outcome> {
+    let losses = forebay_golden::steps(case, trainer, steps);
+    let (batch, labels) = case.batch(0);
+    let evaluation = trainer.evaluate(batch, labels).unwrap().loss.to_bits();
+    Some(Outcome { losses, evaluation, values: collected(trainer)? })
 }
 
 /// A trainer of one of several processes: on an ordinary device, with half of the memory, or on a device that reorders commands that may
@@ -162,7 +159,7 @@ fn a_checkpoint_goes_on_with_other_processes_and_other_shards() {
     let case = Case::read("digits-cnn");
     let mut trainer = Trainer::new(case.model(), trainer_options(training, host(1).shard(Shard::Parameters))).unwrap();
     trainer.restore(&then.checkpoint).unwrap();
-    assert_eq!(steps_of(&case, &mut trainer, 2..3), expected.losses[2..]);
+    assert_eq!(forebay_golden::steps(&case, &mut trainer, 2..3), expected.losses[2..]);
 }
 
 #[test]
@@ -279,12 +276,7 @@ fn train_matrices(mut trainer: Trainer) -> Trained {
         trainer.step(batch, tensor(step + 5)).unwrap().loss.to_bits()
     };
     let losses = (0..2).map(step).collect();
-    trainer.collect_shards().unwrap();
-    let values = trainer.parameters().and_then(|mut values| {
-        values.extend(trainer.state()?);
-        Ok(values)
-    });
-    (losses, values.ok())
+    (losses, collected(&mut trainer))
 }
 
 #[test]

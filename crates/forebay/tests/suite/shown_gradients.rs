@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use forebay::training::{Clipping, Precision, TrainingOptions};
 use forebay::{Error, MemoryMode, MemorySize, ProcessGroup, Shard, Tensor, Trainer};
 use forebay_device_testing::local_communicator::local_communicators;
-use forebay_golden::{Case, Run, assert_same, chaos, host, recipe, run, to_f64, trainer, trainer_on, trainer_options};
+use forebay_golden::{
+    Case, Run, assert_same, chaos, everything, host, recipe, run, to_f64, trainer, trainer_on, trainer_options,
+};
 
 /// The gradients shown, by step.
 type Shown = BTreeMap<usize, BTreeMap<String, Tensor>>;
@@ -154,7 +156,5 @@ fn budgets_may_change_between_steps_that_show_gradients() {
         losses.push(changing.step_with_gradients(batch, labels, |_, _| Ok(())).unwrap().loss.to_bits());
         assert!(changing.set_device_memory(Some(MemorySize::Bytes(1 << 10))).is_err(), "too small");
     }
-    let mut values = changing.parameters().unwrap();
-    values.extend(changing.state().unwrap());
-    assert_same(&expected, &Run { losses, values }, "budgets that change");
+    assert_same(&expected, &Run { losses, values: everything(&changing) }, "budgets that change");
 }

@@ -1,39 +1,28 @@
 //! Plans whose tensors fit neither the device nor the host: the same bits by way of a disk, and nothing is lost if the disk fails.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use forebay::{Device, EngineOptions, Error, MemoryMode, MemorySize, Trainer};
 use forebay_device::chaos::ChaosDevice;
 use forebay_device::host::{HostDevice, HostOptions};
-use forebay_golden::{Case, Run, assert_same, host, recipe, run, trainer_on, trainer_options};
+use forebay_golden::{Case, Run, assert_same, everything, host, recipe, run, trainer_on, trainer_options};
 use forebay_plan::PlanError;
+use tempfile::TempDir;
 
-/// A folder that is removed with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    fn assert_empty(&self) {
-        assert_eq!(std::fs::read_dir(&self.0).unwrap().count(), 0, "something is left in {}", self.0.display());
-    }
+/// A folder to spill to, which is removed with the test.
+fn spill_folder() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+fn assert_empty(folder: &Path) {
+    assert_eq!(std::fs::read_dir(folder).unwrap().count(), 0, "something is left in {}", folder.display());
 }
 
 /// The results of a case in core, and the smallest budgets for it.
 struct Limits {
     case: Case,
-    folder: Folder,
+    folder: TempDir,
     device_bytes: u64,
     /// The smallest host budget, including the device's own memory.
     host_bytes: u64,
@@ -50,14 +39,14 @@ fn options(device_bytes: u64, host_bytes: Option<u64>, folder: &Path) -> EngineO
 
 impl Limits {
     fn of(name: &'static str, steps: usize) -> Limits {
-        let (case, folder) = (Case::read(name), Folder::new(&format!("spill-{name}-{steps}")));
+        let (case, folder) = (Case::read(name), spill_folder());
         let mut in_core = trainer_on(case.model(), recipe(&case), host(2), None);
         let statistics = in_core.statistics();
         let device_bytes = (statistics.in_core_peak_bytes / 3).max(statistics.minimum_budget_bytes);
         let expected = run(&case, &mut in_core, steps);
-        let roomy = trainer_on(case.model(), recipe(&case), options(device_bytes, None, &folder.0), None);
+        let roomy = trainer_on(case.model(), recipe(&case), options(device_bytes, None, folder.path()), None);
         let roomy_host_bytes = roomy.statistics().host_bytes;
-        let tight = trainer_options(recipe(&case), options(device_bytes, Some(1), &folder.0));
+        let tight = trainer_options(recipe(&case), options(device_bytes, Some(1), folder.path()));
         let host_bytes = match Trainer::new(case.model(), tight).err() {
             Some(Error::Plan(PlanError::HostBudget { needed_bytes, spilled: true, .. })) => needed_bytes,
             other => panic!("{name}: {other:?}"),
@@ -66,7 +55,7 @@ impl Limits {
     }
 
     fn trainer(&self, host_bytes: u64, device: Option<Arc<dyn Device>>) -> Trainer {
-        let options = options(self.device_bytes, Some(host_bytes), &self.folder.0);
+        let options = options(self.device_bytes, Some(host_bytes), self.folder.path());
         trainer_on(self.case.model(), recipe(&self.case), options, device)
     }
 
@@ -104,7 +93,7 @@ fn same_bits_by_way_of_a_disk(name: &'static str, steps: usize, kinds: &[&str]) 
             assert!([planned_bytes, replanned_bytes].contains(&usage.disk_bytes), "{what}: {}", usage.disk_bytes);
             assert!(usage.host_peak_bytes <= host_bytes, "{what}: {} host bytes", usage.host_peak_bytes);
             assert!(usage.heap_peak_bytes <= limits.device_bytes, "{what}");
-            limits.folder.assert_empty();
+            assert_empty(limits.folder.path());
         }
     }
 }
@@ -140,8 +129,8 @@ fn a_write_that_fails_loses_nothing() {
             }
             let text = error.unwrap_or_else(|| panic!("{what}: nothing failed"));
             assert!(text.contains("No space left on device") && text.contains("--spill-dir"), "{what}: {text}");
-            assert!(text.contains(&limits.folder.0.display().to_string()), "{what}: {text}");
-            limits.folder.assert_empty();
+            assert!(text.contains(&limits.folder.path().display().to_string()), "{what}: {text}");
+            assert_empty(limits.folder.path());
             let checkpoint = trainer.checkpoint(&serde_json::Value::Null).unwrap();
             drop(trainer);
             let mut next = limits.trainer(host_bytes, None);
@@ -150,9 +139,7 @@ fn a_write_that_fails_loses_nothing() {
                 let (batch, labels) = limits.case.batch(losses.len());
                 losses.push(next.step(batch, labels).unwrap().loss.to_bits());
             }
-            let mut values = next.parameters().unwrap();
-            values.extend(next.state().unwrap());
-            assert_same(&limits.expected, &Run { losses, values }, &what);
+            assert_same(&limits.expected, &Run { losses, values: everything(&next) }, &what);
         }
     }
 }
@@ -161,7 +148,7 @@ fn a_write_that_fails_loses_nothing() {
 #[test]
 fn a_write_that_fails_leaves_no_wrong_values_in_managed_memory() {
     const STEPS: usize = 3;
-    let (case, folder) = (Case::read("digits-cnn"), Folder::new("spill-managed"));
+    let (case, folder) = (Case::read("digits-cnn"), spill_folder());
     let mut in_core = trainer_on(case.model(), recipe(&case), host(2), None);
     let values = |trainer: &Trainer| [trainer.parameters(), trainer.state()].map(Result::ok);
     let mut expected = vec![values(&in_core)];
@@ -175,7 +162,7 @@ fn a_write_that_fails_leaves_no_wrong_values_in_managed_memory() {
             let what = format!("{memory:?}, {writes} writes");
             let failing = HostOptions { disk_writes_before_failure: Some(writes), ..HostOptions::default() };
             let (device, engine) =
-                (device(failing), options(1280 << 10, Some(9900 << 10), &folder.0).memory_mode(memory));
+                (device(failing), options(1280 << 10, Some(9900 << 10), folder.path()).memory_mode(memory));
             let mut trainer = trainer_on(case.model(), recipe(&case), engine, Some(device.clone()));
             let mut steps = 0;
             let error = loop {
@@ -194,7 +181,7 @@ fn a_write_that_fails_leaves_no_wrong_values_in_managed_memory() {
             }
             drop(trainer);
             assert!(device.submit(&[]).is_ok(), "{what}: the device cannot be used any more");
-            folder.assert_empty();
+            assert_empty(folder.path());
         }
     }
 }
@@ -202,8 +189,8 @@ fn a_write_that_fails_leaves_no_wrong_values_in_managed_memory() {
 #[test]
 fn a_folder_that_cannot_be_used_is_refused_before_anything_is_planned() {
     let case = Case::read("digits-cnn");
-    let folder = Folder::new("spill-missing");
-    let missing = folder.0.join("missing");
+    let folder = spill_folder();
+    let missing = folder.path().join("missing");
     let training = trainer_options(recipe(&case), options(1 << 30, None, &missing));
     let error = Trainer::new(case.model(), training).err().expect("no folder").to_string();
     assert!(error.contains("missing") && error.contains("--spill-dir"), "{error}");

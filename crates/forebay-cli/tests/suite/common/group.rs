@@ -24,12 +24,14 @@ pub struct Group {
 }
 
 impl Group {
-    /// Creates a group with this much memory. Returns `None` if the machine has no control groups or does not let this process create one.
+    /// Creates a group with this much memory. If the machine has no control groups or does not let this process create one, prints that the
+    /// test is skipped and returns `None`.
     pub fn new(bytes: u64) -> Option<Group> {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let name = format!("forebay-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let groups = forebay_limits::groups::groups(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"));
-        groups.iter().filter(|group| Path::new(&group.folder).join("cgroup.procs").exists()).find_map(|own| {
+        let mut groups = groups.iter().filter(|group| Path::new(&group.folder).join("cgroup.procs").exists());
+        let created = groups.find_map(|own| {
             let folder = own.folder.join(&name);
             std::fs::create_dir(&folder).ok()?;
             for limit in ["memory.max", "memory.limit_in_bytes"] {
@@ -39,12 +41,21 @@ impl Group {
             }
             let _ = std::fs::remove_dir(&folder);
             None
-        })
+        });
+        if created.is_none() {
+            eprintln!("SKIPPED: this process cannot create a control group");
+        }
+        created
     }
 
-    /// Runs the program in the group. The exit code is 9 if the machine lets no process in.
-    pub fn run(&self, arguments: &[&str]) -> Output {
-        after(&format!("echo $$ > '{}/cgroup.procs' || exit 9", self.folder.display()), arguments)
+    /// Runs the program in the group. If the machine lets no process in, prints that the test is skipped and returns `None`.
+    pub fn run(&self, arguments: &[&str]) -> Option<Output> {
+        let output = after(&format!("echo $$ > '{}/cgroup.procs' || exit 9", self.folder.display()), arguments);
+        if output.status.code() == Some(9) {
+            eprintln!("SKIPPED: no process can join a control group on this machine");
+            return None;
+        }
+        Some(output)
     }
 }
 

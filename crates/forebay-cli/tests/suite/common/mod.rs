@@ -65,6 +65,17 @@ pub fn assert_says(error: &str, words: &[&str]) {
     }
 }
 
+/// Returns the number of KiB that an error asks for after these words.
+pub fn least_kib(error: &str, words: &str) -> u64 {
+    let number = error.split_once(words).and_then(|(_, rest)| rest.split_once("KiB")?.0.parse().ok());
+    number.unwrap_or_else(|| panic!("no number of KiB after '{words}' in: {error}"))
+}
+
+/// The losses of a report's steps.
+pub fn losses(report: &Value) -> Vec<f64> {
+    report["steps"].as_array().unwrap().iter().map(|step| step["loss"].as_f64().unwrap()).collect()
+}
+
 /// Returns a program's standard output and standard error.
 pub fn texts(output: &Output) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -60,8 +60,8 @@ impl<const K: usize> Accumulators<K> {
     }
 }
 
-/// Adds a term to every accumulator. Of the ways to write this, the compiler turns this one into vector code wherever it stands: all terms
-/// first, then one sum after another.
+/// Adds a term to every accumulator. All terms are computed first, and then added to one sum after another: the compiler turns this form
+/// into vector code wherever it is inlined.
 #[inline(always)]
 fn add_block<const K: usize>(sums: &mut [[f64; ACCUMULATORS]; K], term: impl Fn(usize) -> [f64; K]) {
     let mut terms = [[0.0; K]; ACCUMULATORS];

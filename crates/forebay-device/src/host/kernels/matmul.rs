@@ -36,14 +36,14 @@ fn tile_columns(others: usize, (rows, n, k): (usize, usize, usize), threads: usi
     n.div_ceil(tiles).next_multiple_of(PANEL)
 }
 
-/// The most elements of sums of [`Parts`], which are in memory of their own.
+/// The most elements of separate memory for the sums of [`Parts`].
 const PART_SUMS_MAX: usize = 1 << 16;
 /// The fewest and the most columns of a task that computes a part.
 const PART_COLUMNS_MIN: usize = TILE_COLUMNS / 2;
 const PART_COLUMNS_MAX: usize = 4 * TILE_COLUMNS_FEW;
 
-/// A product of few rows in parts: subtrees of its blocks of terms. Its time goes into reading b, and a part's rows of b are adjacent in
-/// memory, which delivers them in up to half the time that it takes for the pieces of rows that a tile's columns are.
+/// A product of few rows in parts: subtrees of its blocks of terms. Most of its time is spent reading b. A part reads adjacent rows of b,
+/// whole or in long pieces, which is faster than reading the short pieces of all rows that a tile's columns consist of.
 struct Parts {
     subtrees: Subtrees,
     /// The columns of a task.
@@ -62,7 +62,7 @@ impl Parts {
         let parts_max = tasks_min.min(1 + PART_SUMS_MAX / (m * n).max(1));
         let subtrees = tree(k).subtrees(parts_max as u64);
         let count = subtrees.count() as usize;
-        // As many pieces of rows as give all threads as much to do, if they are not too short.
+        // The fewest pieces of rows that give all threads the same amount of work, or enough tasks, if they are not too short.
         let is_enough = |pieces: &usize| (count * pieces).is_multiple_of(threads) || count * pieces >= tasks_min;
         let (pieces_min, pieces_max) = (n.div_ceil(PART_COLUMNS_MAX), n / PART_COLUMNS_MIN);
         let pieces = (pieces_min..pieces_max).find(is_enough).unwrap_or(pieces_max);
@@ -154,8 +154,9 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
         let (a, b) = (StoredMatrix::rows(a, a_pitch), StoredMatrix::rows(b, b_pitch));
         (if transpose_a { a.transposed() } else { a }, if transpose_b { b.transposed() } else { b })
     };
-    let is_plain = batches.count() == 1 && alpha == 1.0;
-    if let Some(parts) = Parts::of((m, n, k), threads()).filter(|_| is_plain)
+    if batches.count() == 1
+        && alpha == 1.0
+        && let Some(parts) = Parts::of((m, n, k), threads())
         && let (Some(y), (a, b)) = (out.own(), factors(0))
         && b.column_stride == 1
         && a.elements.is_own()
@@ -358,7 +359,8 @@ unsafe fn product_in_parts(
     summand: Option<StoredMatrix>,
 ) {
     let (subtrees, above) = (parts.subtrees, parts.subtrees.above());
-    let mut sums = vec![0.0f32; (above.leaves() as usize - 1) * m * n];
+    let count = above.leaves() as usize;
+    let mut sums = vec![0.0f32; (count - 1) * m * n];
     let (sums, result) = (Pointer::new(sums.as_mut_ptr()), Pointer::new(y.base));
     let row_stride = y.row_stride;
     let place = |part: usize| match part {
@@ -369,7 +371,7 @@ unsafe fn product_in_parts(
     };
     let block = PRODUCT_TERMS as usize;
     let pieces = n.div_ceil(parts.columns);
-    for_each(above.leaves() as usize * pieces, |task| {
+    for_each(count * pieces, |task| {
         let (part, column) = (task / pieces, task % pieces * parts.columns);
         let columns = parts.columns.min(n - column);
         let (leaf, own) = subtrees.get(part as u64);
@@ -396,18 +398,14 @@ unsafe fn product_in_parts(
         }
     });
     for_chunks(n, TILE_COLUMNS_FEW, |range| {
-        let mut waiting: Vec<usize> = Vec::with_capacity(above.depth() as usize + 1);
-        for part in 0..above.leaves() as usize {
-            waiting.push(part);
-            for _ in 0..above.merges_after(part as u64) {
-                let (Some(later), Some(&sum)) = (waiting.pop(), waiting.last()) else { break };
-                // SAFETY: both are different m x n matrices, and every task adds other columns.
-                unsafe {
-                    let [sum, later] = [sum, later].map(|part| place(part).from(0, range.start));
-                    add(m, range.len(), sum, later);
-                }
+        above.sum(0..count, |part, later| {
+            // SAFETY: both are different m x n matrices, and every task adds other columns.
+            unsafe {
+                let [sum, later] = [part, later].map(|part| place(part).from(0, range.start));
+                add(m, range.len(), sum, later);
             }
-        }
+            part
+        });
         for row in 0..m {
             // SAFETY: every task writes other columns of the result.
             let line = unsafe { std::slice::from_raw_parts_mut(place(0).from(row, range.start).base, range.len()) };

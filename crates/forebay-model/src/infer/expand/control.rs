@@ -5,12 +5,12 @@ use std::sync::Arc;
 use forebay_base::Tensor;
 
 use super::condition::{is_true, trip_count, truth};
+use super::draws::number_unrolled;
 use super::inline::inline;
 use super::{bind, constant, count, integers, node, select};
 use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, Subgraph, ValueId};
 use crate::operator::NodeView;
-use crate::operators::random::number_iteration;
 
 /// The most iterations that are unrolled; longer loops run their body repeatedly.
 const ITERATIONS_MAX: i64 = 1 << 16;
@@ -139,7 +139,7 @@ fn unrolled_nodes(count: i64, body: &Subgraph, outside: &dyn Fn(usize) -> Option
         let count = known(0).filter(|_| keeps_condition(&inner, &known));
         count.and_then(|count| unrolled_nodes(count, &inner, &known)).map_or(1, |nodes| nodes.max(1))
     };
-    // Each iteration's part of an output that is collected gets an axis, and each output a name.
+    // A collected output takes one more node per iteration, which gives its part an axis; every output takes one more at the end.
     let collected = (1 + inside.outputs.len()).saturating_sub(body.declared_inputs());
     let nodes = inside.nodes.iter().map(of_node).fold(collected as i64, i64::saturating_add);
     let all = count.saturating_mul(nodes).saturating_add(inside.outputs.len() as i64);
@@ -169,8 +169,8 @@ pub(super) fn repeat(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelE
     };
     if is_too_long(&view, count, &body) {
         let reason = format!(
-            "{count} iterations are too many to unroll: the loop would have more than {ITERATIONS_MAX} iterations, or more than \
-             {NODES_MAX} nodes with inner loops and the {} nodes before it; for training, use fewer iterations that each process more",
+            "{count} iterations are too many to unroll: the maximum is {ITERATIONS_MAX} iterations, and {NODES_MAX} nodes including \
+             inner loops and the {} nodes before this loop; for training, use fewer iterations that each process more",
             graph.nodes.len()
         );
         return Err(waits(if view.has_input(0) { 0 } else { 1 }, &reason));
@@ -182,7 +182,7 @@ pub(super) fn repeat(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelE
         let mut inputs = vec![integers(graph, &[], &[i]), condition];
         inputs.extend(&current);
         let (mut iteration, outputs) = inline(graph, like, &body, &inputs);
-        number_iteration(&mut iteration, i);
+        number_unrolled(&mut iteration, i);
         nodes.extend(iteration);
         current = outputs[1..=carried].to_vec();
         scanned.iter_mut().zip(&outputs[1 + carried..]).for_each(|(all, &value)| all.push(value));

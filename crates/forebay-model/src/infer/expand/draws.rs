@@ -1,12 +1,19 @@
-//! Random numbers in the body of a loop that runs repeatedly.
+//! Random numbers in the bodies of loops.
 //!
-//! Nodes that draw random numbers differ by the values that they compute. All iterations of such a loop have the same nodes, so their
-//! random numbers also depend on the number of the iteration: as in training, on a step, which is one more input of the node.
+//! Nodes that draw random numbers differ by the values that they compute. All iterations of a loop that runs repeatedly have the same
+//! nodes, so their random numbers also depend on the number of the iteration: as in training, on a step, which is one more input of the
+//! node.
+//!
+//! In an unrolled loop, each iteration has nodes of its own, but those with a seed have the same one; these get the number of their
+//! iteration as an attribute.
 
 use std::sync::Arc;
 
 use crate::graph::{Attribute, Graph, Node, Operation, Subgraph, ValueId};
-use crate::operators::random::{OUTER_FACTOR, inputs_of_draw};
+use crate::operators::random::{ITERATION, inputs_of_draw};
+
+/// In nested loops, the number of an iteration, or its step, is that of the outer loop times this factor, plus that of the inner loop.
+const OUTER_FACTOR: i64 = 1_000_003;
 
 /// Returns whether a node draws random numbers.
 pub(crate) fn is_draw(node: &Node) -> bool {
@@ -95,4 +102,38 @@ fn give_step(graph: &mut Graph, step: ValueId) {
             *attribute = Attribute::Graph(Arc::new(numbered));
         }
     }
+}
+
+/// Gives nodes of an unrolled loop, and those of the graphs inside them, the number of their iteration.
+pub(super) fn number_unrolled(nodes: &mut [Node], iteration: i64) {
+    for node in nodes {
+        let is_seeded = is_seeded(&node.operation);
+        let Operation::Onnx { attributes, .. } = &mut node.operation else { continue };
+        if is_seeded {
+            let outer = match attributes.get(ITERATION) {
+                Some(Attribute::Int(outer)) => *outer,
+                _ => 0,
+            };
+            let number = outer.wrapping_mul(OUTER_FACTOR).wrapping_add(iteration);
+            attributes.insert(ITERATION.to_string(), Attribute::Int(number));
+        }
+        for attribute in attributes.values_mut() {
+            if let Attribute::Graph(inside) = attribute
+                && has_seeds(&inside.graph)
+            {
+                number_unrolled(&mut Arc::make_mut(inside).graph.nodes, iteration);
+            }
+        }
+    }
+}
+
+/// Returns whether an operation draws random numbers with a seed.
+fn is_seeded(operation: &Operation) -> bool {
+    let Operation::Onnx { attributes, .. } = operation else { return false };
+    inputs_of_draw(operation).is_some() && attributes.contains_key("seed")
+}
+
+/// Returns whether nodes of a graph, or of graphs inside it, draw random numbers with a seed.
+fn has_seeds(graph: &Graph) -> bool {
+    graph.nodes.iter().any(|node| is_seeded(&node.operation) || node.operation.graphs().any(has_seeds))
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::bind;
 use super::control::{NODES_MAX, graph_attribute, parts, stack};
+use super::draws::number_unrolled;
 use super::inline::inline;
 use crate::error::ModelError;
 use crate::graph::{Graph, Node, Subgraph, ValueId};
 use crate::operator::NodeView;
-use crate::operators::random::number_iteration;
 
 /// What is known of a `Scan` before it runs.
 struct Facts {
@@ -42,8 +42,8 @@ impl Facts {
         let all = i64::try_from(count).unwrap_or(i64::MAX).saturating_mul(nodes as i64 + 2);
         match all > NODES_MAX {
             true => Err(view.error(format!(
-                "{count} iterations of {nodes} nodes and 2 more are above the maximum of {NODES_MAX} nodes; use shorter sequences, or a \
-                 Loop, which runs its body repeatedly outside training if it is too long to be unrolled"
+                "{count} iterations, each with the {nodes} nodes of the body and 2 more, are above the maximum of {NODES_MAX} nodes; \
+                 use shorter sequences, or a Loop, which runs its body repeatedly outside training if it is too long to be unrolled"
             ))),
             false => Ok(()),
         }
@@ -65,7 +65,7 @@ impl Facts {
             let mut inputs = current.clone();
             inputs.extend(elements.iter().map(|parts| parts[i]));
             let (mut iteration, outputs) = inline(graph, like, &self.body, &inputs);
-            number_iteration(&mut iteration, (sequence * count + i) as i64);
+            number_unrolled(&mut iteration, (sequence * count + i) as i64);
             nodes.extend(iteration);
             current = outputs[..self.states].to_vec();
             scanned.iter_mut().zip(&outputs[self.states..]).for_each(|(all, &value)| all.push(value));

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use forebay_base::{DataType, Tensor};
 
+use super::draws::number_unrolled;
 use super::inline::inline;
 use super::{constant, control, integers, node};
 use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, ValueId};
 use crate::operator::NodeView;
-use crate::operators::random::number_iteration;
 
 /// Returns the elements of an input that is a sequence.
 fn elements(graph: &Graph, like: &Node, i: usize) -> Result<Vec<ValueId>, ModelError> {
@@ -160,7 +160,7 @@ pub(super) fn map(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelErro
             });
         }
         let (mut body_nodes, outputs) = inline(graph, like, &body, &given);
-        number_iteration(&mut body_nodes, place as i64);
+        number_unrolled(&mut body_nodes, place as i64);
         nodes.extend(body_nodes);
         results.iter_mut().zip(outputs).for_each(|(all, output)| all.push(output));
     }

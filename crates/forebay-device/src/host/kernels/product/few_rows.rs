@@ -22,10 +22,10 @@ const TERMS_TRANSPOSED: usize = 2 * LANES;
 const TERMS: usize = 16;
 /// The most sums that wait in memory: few enough to stay in a core's first-level cache.
 const SUMS: usize = 4096;
-/// How many columns ahead b is prefetched, in rows that are long. In shorter ones, it is prefetched the terms of one step ahead.
+/// In long rows, b is prefetched this many columns ahead. In short ones, the same columns of the next step's terms are prefetched.
 const COLUMNS_AHEAD: usize = 128;
 /// The most columns of short rows.
-const SHORT: usize = 4 * COLUMNS_AHEAD;
+const SHORT_COLUMNS_MAX: usize = 4 * COLUMNS_AHEAD;
 /// With fewer adjacent columns, tiles take less time.
 const COLUMNS_MIN: usize = 128;
 
@@ -242,7 +242,8 @@ unsafe fn streaming_step<V: Vector, const R: usize, const N: usize>(
             }
         }
         let mut seen = job.b.from(terms.start, column).base.cast_const();
-        let ahead = if columns > SHORT { COLUMNS_AHEAD as isize } else { terms.len() as isize * job.b.row_stride };
+        let ahead =
+            if columns > SHORT_COLUMNS_MAX { COLUMNS_AHEAD as isize } else { terms.len() as isize * job.b.row_stride };
         for factors in factors.iter().take(terms.len()) {
             let mut vectors = [V::splat(0.0); N];
             let later = seen.wrapping_offset(ahead);

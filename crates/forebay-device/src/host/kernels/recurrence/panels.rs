@@ -64,8 +64,8 @@ impl Packing {
                 let rows = weights.slice((gate * units + first) * units, columns * units);
                 (rows, target.at((panel * units * COLUMNS) as isize))
             };
-            // SAFETY: the rows and the panel have as many elements.
-            unsafe { turn(&Turn { rows, columns, units, panel }) };
+            // SAFETY: the rows are complete, and no other task writes the panel.
+            unsafe { transpose(&GateRows { rows, columns, units, panel }) };
         });
         Panels { base: target, count: self.gates * panels, terms: units }
     }
@@ -93,8 +93,8 @@ impl Packing {
     }
 }
 
-/// Some rows of weights, which become the columns of a panel.
-struct Turn<'a> {
+/// Rows of weights of one gate, which become the columns of a panel.
+struct GateRows<'a> {
     /// `columns` rows of `units` elements.
     rows: &'a [f32],
     columns: usize,
@@ -108,19 +108,19 @@ dispatch! {
     ///
     /// # Safety
     /// The rows must be complete, and the panel must be writable by no one else.
-    fn turn, turn_with(turn: &Turn)
+    fn transpose, transpose_with(gate: &GateRows)
 }
 
 /// # Safety
-/// As [`turn`], and the CPU must have the vector's instructions.
+/// As [`transpose`], and the CPU must have the vector's instructions.
 #[inline(always)]
-unsafe fn turn_with<V: Vector>(turn: &Turn) {
-    let &Turn { rows, columns, units, panel } = turn;
-    let (whole_columns, whole_terms) = (columns / 8 * 8, units / 8 * 8);
+unsafe fn transpose_with<V: Vector>(gate: &GateRows) {
+    let &GateRows { rows, columns, units, panel } = gate;
+    let (whole_columns, whole_terms) = (columns / LANES * LANES, units / LANES * LANES);
     // SAFETY: the caller's promises; every column and every term is written once.
     unsafe {
-        for first in (0..whole_columns).step_by(8) {
-            for term in (0..whole_terms).step_by(8) {
+        for first in (0..whole_columns).step_by(LANES) {
+            for term in (0..whole_terms).step_by(LANES) {
                 let source = rows.as_ptr().add(first * units + term);
                 V::transpose(source, units as isize, panel.add(term * COLUMNS + first), COLUMNS);
             }
