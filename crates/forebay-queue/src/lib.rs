@@ -13,6 +13,7 @@
 //! | `stream` | one stream: a line of tasks |
 //! | [`streams`] | all streams of a device: lists accepted whole or not at all |
 //! | `continuations` | work that comes up while a thread is running |
+//! | [`workers`] | threads that do jobs and divide loops among themselves |
 
 #[cfg(feature = "shuttle")]
 pub mod bounded;
@@ -23,9 +24,11 @@ pub mod progress;
 pub mod shim;
 mod stream;
 pub mod streams;
+pub mod workers;
 
 pub use event::{Events, QueueError};
 pub use milestone::Finish;
 pub use progress::Progress;
 pub use stream::{Origin, Pool};
 pub use streams::Streams;
+pub use workers::Workers;

@@ -38,6 +38,29 @@ pub fn pause(duration: Duration) {
     }
 }
 
+/// Looks at a condition until it holds, for at most this long; returns whether it holds. The thread keeps its processor meanwhile. Under the
+/// checker, which has no clock, it looks once.
+pub fn spin_until(patience: Duration, holds: impl Fn() -> bool) -> bool {
+    #[cfg(not(feature = "shuttle"))]
+    {
+        let start = std::time::Instant::now();
+        while start.elapsed() < patience {
+            for _ in 0..SPINS_PER_LOOK_AT_THE_CLOCK {
+                if holds() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+        }
+    }
+    let _ = patience;
+    holds()
+}
+
+/// Reading the clock takes about as long as this many looks at an atomic number.
+#[cfg(not(feature = "shuttle"))]
+const SPINS_PER_LOOK_AT_THE_CLOCK: usize = 16;
+
 /// Waits for a message, for at most this long; under the checker, until other threads have run.
 ///
 /// # Errors

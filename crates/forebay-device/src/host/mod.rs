@@ -20,6 +20,7 @@ mod loans;
 mod lock;
 mod memory;
 pub mod panics;
+mod pool;
 pub mod processor;
 mod shared;
 pub mod spill_file;
@@ -152,15 +153,6 @@ impl HostDevice {
         let heap_size_max_bytes = whole_tiles(tile_size_bytes, options.heap_bytes_max, page_bytes())?;
         let threads = threads_of(options.threads);
         check_available("thread stacks", (STACK_SIZE_BYTES * threads) as u64, Use::Addresses)?;
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .stack_size(STACK_SIZE_BYTES)
-            .thread_name(|index| format!("host device {index}"))
-            .build()
-            .map_err(|error| {
-                let error = std::io::Error::other(format!("{error} (use fewer threads with --threads)"));
-                system(format!("{threads} threads"), error)
-            })?;
         let total = forebay_limits::total();
         let limited_by =
             total.as_ref().and_then(|total| total.source.as_ref()).filter(|_| options.memory_bytes.is_none());
@@ -191,7 +183,11 @@ impl HostDevice {
             None => None,
         };
         let birth = Instant::now();
-        let (progress, shared) = (Arc::new(Progress::new(birth)), Arc::new(Shared::new(pool, links, birth)));
+        let shared = Shared::new(threads, links, birth).map_err(|error| {
+            let error = std::io::Error::other(format!("{error} (use fewer threads with --threads)"));
+            system(format!("{threads} threads"), error)
+        })?;
+        let (progress, shared) = (Arc::new(Progress::new(birth)), Arc::new(shared));
         Ok(HostDevice {
             options: options.clone(),
             limits,

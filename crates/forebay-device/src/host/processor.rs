@@ -3,8 +3,9 @@
 use forebay_base::{Kernel, Launch, TensorDesc};
 
 use super::memory::{Address, system};
+use super::pool::ThreadPool;
 use super::work::{run, workspace_desc};
-use super::{STACK_SIZE_BYTES, isa, kernels, threads_of};
+use super::{isa, kernels, threads_of};
 use crate::device::{DeviceError, IndexFault};
 
 /// Threads that run the kernels of the host device, with bit-identical results.
@@ -29,7 +30,7 @@ use crate::device::{DeviceError, IndexFault};
 /// # Ok::<(), forebay_device::DeviceError>(())
 /// ```
 pub struct Processor {
-    pool: rayon::ThreadPool,
+    pool: ThreadPool,
 }
 
 /// The addresses of the operands of a launch.
@@ -54,13 +55,8 @@ impl Processor {
     /// Returns an error if the system refuses them, or if `FOREBAY_ISA` names no vector instructions of this processor.
     pub fn new() -> Result<Processor, DeviceError> {
         isa::check()?;
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads_of(None))
-            .stack_size(STACK_SIZE_BYTES)
-            .thread_name(|index| format!("host launches {index}"))
-            .build()
-            .map_err(|error| system("threads for launches on the host", std::io::Error::other(error)))?;
-        Ok(Processor { pool })
+        let pool = ThreadPool::new(threads_of(None), "host launches", || ());
+        Ok(Processor { pool: pool.map_err(|error| system("threads for launches on the host", error))? })
     }
 
     /// Returns the number of bytes of host memory that [`Processor::new`] and launches take for packing buffers of kernels.

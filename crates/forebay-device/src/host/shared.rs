@@ -7,6 +7,7 @@ use super::disk::Disk;
 use super::helper_tasks::{HelperTasks, Job};
 use super::link::Link;
 use super::lock::lock;
+use super::pool::ThreadPool;
 use super::tracer::Tracer;
 use super::urgency::Urgency;
 use crate::communicator::Communicator;
@@ -14,7 +15,7 @@ use crate::device::IndexFault;
 
 /// The state that all streams of a device share.
 pub(super) struct Shared {
-    pool: rayon::ThreadPool,
+    pool: ThreadPool,
     /// Jobs for threads of the pool. For each of them, a call is spawned on the pool that takes one.
     waiting: Mutex<Urgency<Job>>,
     /// Jobs that threads of the pool also run between the tasks of a kernel. A call is spawned on the pool for each of these as well.
@@ -32,13 +33,18 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub fn new(pool: rayon::ThreadPool, links: Option<[Link; 2]>, birth: Instant) -> Shared {
+    /// Starts the threads of a device.
+    ///
+    /// # Errors
+    /// Returns an error if the system refuses a thread.
+    pub fn new(threads: usize, links: Option<[Link; 2]>, birth: Instant) -> std::io::Result<Shared> {
         let helper_tasks = Arc::new(HelperTasks::default());
-        pool.broadcast(|_| helper_tasks.adopt());
+        let adopted = helper_tasks.clone();
+        let pool = ThreadPool::new(threads, "host device", move || adopted.adopt())?;
         let (waiting, index_fault) = (Mutex::default(), Mutex::default());
         let (disk, communicator) = (OnceLock::new(), OnceLock::new());
         let tracer = Arc::new(Tracer::new(birth));
-        Shared { pool, waiting, helper_tasks, links, disk, communicator, tracer, index_fault }
+        Ok(Shared { pool, waiting, helper_tasks, links, disk, communicator, tracer, index_fault })
     }
 
     /// Hands a job to the pool, behind those of the same priority. A free thread takes the most urgent job.
@@ -60,7 +66,7 @@ impl Shared {
     pub fn go_on(self: &Arc<Shared>, priority: i32, helper_task: impl FnOnce() + Send + 'static) {
         self.helper_tasks.push(priority, true, Box::new(helper_task));
         let shared = self.clone();
-        self.pool.spawn_fifo(move || shared.run_most_urgent());
+        self.pool.spawn(move || shared.run_most_urgent());
     }
 
     /// Returns whether anything that waits takes precedence over started work of this priority.
@@ -80,7 +86,7 @@ impl Shared {
 
     /// Returns the number of threads of the pool.
     pub fn workers(&self) -> usize {
-        self.pool.current_num_threads()
+        self.pool.threads()
     }
 
     /// Returns the number of jobs that no thread has taken yet.

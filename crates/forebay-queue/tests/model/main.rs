@@ -6,6 +6,7 @@
 //! which time is compared with a naive model of the contract (`bench.rs`).
 
 mod bench;
+mod workers;
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Kernels of the host device: one family per file.
 //!
 //! Rules that make results a function of operands alone: work is cut into chunks whose boundaries depend only on shapes, never on the
-//! number of threads; partial results are combined in a tree over the chunks (`forebay_base::sum_tree`); rayon only decides which thread
+//! number of threads; partial results are combined in a tree over the chunks (`forebay_base::sum_tree`); the pool only decides which thread
 //! computes a chunk.
 
 mod accumulators;
@@ -55,7 +55,7 @@ pub(crate) use view::View;
 /// Bytes of packing buffers that kernels keep for each thread; they count as host memory.
 pub(crate) const PACKING_BYTES_PER_THREAD: u64 = 2 << 20;
 
-/// Runs one kernel on the current rayon pool, or on the calling thread within [`alone`]. Operands are those of the kernel's row in
+/// Runs one kernel on the calling thread's pool, or on the calling thread within [`alone`]. Operands are those of the kernel's row in
 /// [`forebay_base::kernel`].
 ///
 /// # Safety

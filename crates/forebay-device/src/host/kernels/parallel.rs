@@ -1,6 +1,6 @@
 //! How kernels divide work: fixed chunks, strided walks, vector code.
 //!
-//! Reduction block boundaries depend only on shapes. Rayon decides which thread computes a chunk, never how chunks are cut, so results have
+//! Reduction block boundaries depend only on shapes. The pool decides which thread computes a chunk, never how chunks are cut, so results have
 //! the same bits for every number of threads.
 
 use std::cell::Cell;
@@ -8,9 +8,8 @@ use std::ops::Range;
 
 use forebay_base::SumTree;
 use forebay_base::tensor::DIMENSIONS_MAX;
-use rayon::prelude::*;
 
-use super::super::helper_tasks;
+use super::super::{helper_tasks, pool};
 use super::View;
 
 /// Elements in a chunk of elementwise work: large enough to hide the cost of a task, small enough to stay in a core's cache.
@@ -133,10 +132,6 @@ pub(super) fn copy_run(target: &mut [f32], source: &[f32]) {
     }
 }
 
-/// A kernel's tasks are handed to threads in at least this many parts, if there are that many: a thread that was busy with a copy then
-/// leaves little work that others have to wait for.
-const PARTS_MIN: usize = 64;
-
 /// Calls `work` for each of `0..count` in parallel.
 pub(super) fn for_each(count: usize, work: impl Fn(usize) + Sync) {
     run_tasks(count, &work);
@@ -161,19 +156,18 @@ pub(crate) fn alone(job: impl FnOnce()) {
 }
 
 /// The number of threads that work on a kernel run by the calling thread. A thread outside a pool, such as one that makes plans, works
-/// alone (Rayon would create a separate pool to answer).
+/// alone.
 pub(super) fn threads() -> usize {
-    if ALONE.get() || rayon::current_thread_index().is_none() { 1 } else { rayon::current_num_threads() }
+    if ALONE.get() { 1 } else { pool::threads() }
 }
 
-/// Runs each task; between two of them, a thread runs its helper tasks. All kernels share this one function, so that Rayon is not compiled
-/// for each closure.
+/// Runs each task; between two of them, a thread runs its helper tasks. All kernels share this one function, so that the division among
+/// threads is not compiled for each closure.
 fn run_tasks(count: usize, work: &(dyn Fn(usize) + Sync)) {
     if ALONE.get() {
         return (0..count).for_each(work);
     }
-    let tasks = (0..count).into_par_iter().with_max_len(count.div_ceil(PARTS_MIN).max(1));
-    tasks.for_each(|task| {
+    pool::for_each(count, &|task| {
         helper_tasks::run();
         work(task);
     });
@@ -415,7 +409,7 @@ mod tests {
 
     #[test]
     fn a_thread_outside_of_a_pool_works_alone() {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+        let pool = pool::ThreadPool::new(3, "test", || ()).unwrap();
         assert_eq!((threads(), pool.install(threads)), (1, 3));
     }
 
@@ -427,7 +421,7 @@ mod tests {
             let add = |a: String, b: String| format!("({a} {b})");
             let expected = tree.sum((0..tree.leaves() as usize).map(text), add);
             for threads in [1, 3] {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let pool = pool::ThreadPool::new(threads, "test", || ()).unwrap();
                 assert_eq!(pool.install(|| tree_sum(tree, text, add)), expected, "{tree:?}, {threads} threads");
             }
         }

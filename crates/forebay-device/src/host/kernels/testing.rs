@@ -1,13 +1,13 @@
 //! How kernels are tested: every run is repeated with 1, 2 and 3 threads and with every in-place pair that the kernel allows, and all runs
 //! must give the same bits.
 
-use std::sync::OnceLock;
+use std::sync::{Barrier, OnceLock};
 
 use forebay_base::{DataType, Kernel, TensorDesc, narrow};
 pub(super) use forebay_testing::Random;
 use half::{bf16, f16};
-use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use super::super::pool::{self, ThreadPool};
 use super::View;
 use super::thread_buffer::{ELEMENTS_MAX, with_buffer};
 use crate::device::DeviceError;
@@ -131,13 +131,19 @@ fn offsets(desc: &TensorDesc) -> Vec<usize> {
 
 fn pools() -> &'static [ThreadPool; 3] {
     static POOLS: OnceLock<[ThreadPool; 3]> = OnceLock::new();
-    POOLS.get_or_init(|| [1, 2, 3].map(|count| ThreadPoolBuilder::new().num_threads(count).build().unwrap()))
+    POOLS.get_or_init(|| [1, 2, 3].map(|count| ThreadPool::new(count, "test", || ()).unwrap()))
 }
 
 /// Fills the buffers of all threads with NaN: no kernel may depend on their previous contents.
 pub(super) fn spoil_buffers() {
     pools().iter().for_each(|pool| {
-        pool.broadcast(|_| with_buffer(ELEMENTS_MAX, |buffer| buffer.fill(f32::NAN)));
+        // No thread takes a second task before each has taken one.
+        let all = Barrier::new(pool.threads());
+        let spoil = |_| {
+            with_buffer(ELEMENTS_MAX, |buffer| buffer.fill(f32::NAN));
+            all.wait();
+        };
+        pool.install(|| pool::for_each(pool.threads(), &spoil));
     });
 }
 
