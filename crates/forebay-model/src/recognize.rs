@@ -28,8 +28,8 @@ struct Pattern {
 
 /// Keys and values.
 enum Keys {
-    /// Keys and values for every head, the keys with their last two dimensions exchanged.
-    Turned { keys: ValueId, values: ValueId },
+    /// Keys and values for every head. The keys have the dimensions of a value in this order.
+    Ordered { keys: ValueId, order: [i64; 4], values: ValueId },
     /// Keys and values for groups of heads, before they are repeated: [batch, groups, 1, length, size].
     Shared { keys: ValueId, values: ValueId },
 }
@@ -158,8 +158,25 @@ impl Uses<'_> {
         let fits = self.shape(turned_keys)? == [batch, heads, size, keys]
             && self.shape(values)? == [batch, heads, keys, v_size]
             && scores == [batch, heads, rows, keys];
-        let keys = self.shared(turned_keys, values).unwrap_or(Keys::Turned { keys: turned_keys, values });
+        let of_all_heads = || {
+            let (keys, order) = self.turned_back(turned_keys);
+            Keys::Ordered { keys, order, values }
+        };
+        let keys = self.shared(turned_keys, values).unwrap_or_else(of_all_heads);
         fits.then_some(Pattern { queries, keys, scale, mask })
+    }
+
+    /// The value, and the order of its dimensions, that has the last two dimensions of keys exchanged: the input of the transposition that
+    /// made the keys, if there is one, so that they are not copied twice.
+    fn turned_back(&self, keys: ValueId) -> (ValueId, [i64; 4]) {
+        let source = || {
+            let turn = &self.graph.nodes[*self.producers.get(&keys)?];
+            let is_transposition = op_type(turn) == "Transpose" && !self.graph.is_folded(turn);
+            let view = NodeView { graph: self.graph, node: turn };
+            let &[a, b, c, d] = is_transposition.then(|| view.ints("perm").ok()?)?? else { return None };
+            Some((self.input(turn, 0)?, [a, b, d, c]))
+        };
+        source().unwrap_or((keys, [0, 1, 3, 2]))
     }
 
     /// Keys and values, if they are repeated for the heads of each group.
@@ -256,10 +273,13 @@ fn replace(graph: &mut Graph, i: usize, pattern: Pattern) -> Result<(), ModelErr
         output
     };
     let (keys, values) = match pattern.keys {
-        Keys::Turned { keys, values } => {
-            let Some(mut ty) = graph.ty(keys).cloned() else { return Ok(()) };
-            ty.shape.swap(2, 3);
-            let turn = Operation::onnx("Transpose", &[("perm", Attribute::Ints(vec![0, 1, 3, 2]))]);
+        Keys::Ordered { keys, order: [0, 1, 2, 3], values } => (keys, values),
+        Keys::Ordered { keys, order, values } => {
+            let Some(ty) = graph.ty(keys) else { return Ok(()) };
+            let shape: Option<Vec<u64>> = order.iter().map(|&axis| ty.shape.get(axis as usize).copied()).collect();
+            let Some(shape) = shape else { return Ok(()) };
+            let ty = TensorType::new(ty.data_type, &shape);
+            let turn = Operation::onnx("Transpose", &[("perm", Attribute::Ints(order.to_vec()))]);
             (add(graph, turn, &[keys], ty), values)
         }
         Keys::Shared { keys, values } => {

@@ -51,13 +51,13 @@ struct Parts {
 }
 
 impl Parts {
-    /// Returns the parts of a product of few rows by adjacent columns; `None` if it has only one, or is computed by one thread, which can
-    /// read whole rows anyway. No bit depends on the number of threads.
+    /// Returns the parts of a product of few rows by adjacent columns: one part for a single thread; `None` if there are too few columns, or
+    /// if several threads would have only one part. No bit depends on the number of threads.
     fn of((m, n, k): (usize, usize, usize), threads: usize) -> Option<Parts> {
-        if threads < 2 || m > FEW_ROWS || n < PART_COLUMNS_MIN {
+        if m > FEW_ROWS || n < PART_COLUMNS_MIN {
             return None;
         }
-        let tasks_min = threads * TASKS_PER_THREAD;
+        let tasks_min = if threads > 1 { threads * TASKS_PER_THREAD } else { 1 };
         // The sums of the first part need no memory: they are the result.
         let parts_max = tasks_min.min(1 + PART_SUMS_MAX / (m * n).max(1));
         let subtrees = tree(k).subtrees(parts_max as u64);
@@ -67,7 +67,8 @@ impl Parts {
         let (pieces_min, pieces_max) = (n.div_ceil(PART_COLUMNS_MAX), n / PART_COLUMNS_MIN);
         let pieces = (pieces_min..pieces_max).find(is_enough).unwrap_or(pieces_max);
         let columns = n.div_ceil(pieces).next_multiple_of(WIDTH_MAX);
-        (count > 1).then_some(Parts { subtrees, columns })
+        let is_useful = count > 1 || (count == 1 && threads == 1);
+        is_useful.then_some(Parts { subtrees, columns })
     }
 }
 
@@ -620,7 +621,10 @@ mod tests {
         assert_eq!(parts((1, 512, 512), 16), Some((2, 128)));
         assert_eq!(parts((1, 8000, 512), 2), Some((2, 4000)));
         assert_eq!(parts((8, 4096, 8192), 2), Some((2, 4096)));
-        for one in [((1, 512, 256), 2), ((1, 512, 512), 1), ((9, 512, 512), 2), ((1, 100, 512), 2), ((0, 512, 0), 2)] {
+        assert_eq!(parts((1, 512, 512), 1), Some((1, 512)));
+        assert_eq!(parts((3, 8000, 100), 1), Some((1, 4000)));
+        assert_eq!(parts((1, 512, 0), 1), Some((1, 512)));
+        for one in [((1, 512, 256), 2), ((9, 512, 512), 2), ((1, 100, 512), 2), ((0, 512, 0), 2)] {
             assert_eq!(parts(one.0, one.1), None);
         }
         // The sums of parts would take too much memory.

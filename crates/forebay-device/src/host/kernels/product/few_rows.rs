@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::super::simd::{LANES, SummedVector, Vector, WIDTH_MAX, dispatch, dispatch_wide, prefetch};
+use super::super::simd::{LANES, SummedVector, Vector, WIDTH_MAX, dispatch, dispatch_wide, prefetch_stream};
 use super::{Aligned, Job};
 
 /// The most rows if columns are adjacent.
@@ -22,10 +22,9 @@ const TERMS_TRANSPOSED: usize = 2 * LANES;
 const TERMS: usize = 16;
 /// The most sums that wait in memory: few enough to stay in a core's first-level cache.
 const SUMS: usize = 4096;
-/// In long rows, b is prefetched this many columns ahead. In short ones, the same columns of the next step's terms are prefetched.
-const COLUMNS_AHEAD: usize = 128;
-/// The most columns of short rows.
-const SHORT_COLUMNS_MAX: usize = 4 * COLUMNS_AHEAD;
+/// The most columns of a single row whose terms are added one at a time: if rows of b follow each other in memory, b is then read as one
+/// stream, which processors prefetch best. The sums are loaded and stored for each term, so they must be close.
+const COLUMNS_STREAMED: usize = 2048;
 /// With fewer adjacent columns, tiles take less time.
 const COLUMNS_MIN: usize = 128;
 
@@ -149,7 +148,14 @@ unsafe fn multiply_streaming_with<V: Vector>(job: &Job) {
     let (m, n, k) = job.sizes;
     let mut sums = Aligned::<SUMS>::new();
     let width = SUMS / FEW_ROWS * (FEW_ROWS / m.max(1));
-    let at_once = if m > FEW_ROWS / 2 { TERMS } else { TERMS / 2 };
+    // A few columns of each row may be left to tiles.
+    let is_whole = (0..WIDTH_MAX as isize).contains(&(job.b.row_stride - n as isize));
+    let is_one_stream = m == 1 && n <= COLUMNS_STREAMED && is_whole;
+    let at_once = match m {
+        _ if is_one_stream => 1,
+        _ if m <= FEW_ROWS / 2 => TERMS / 2,
+        _ => TERMS,
+    };
     for column in (0..n).step_by(width) {
         let columns = width.min(n - column);
         for start in (0..k.max(1)).step_by(at_once) {
@@ -242,13 +248,15 @@ unsafe fn streaming_step<V: Vector, const R: usize, const N: usize>(
             }
         }
         let mut seen = job.b.from(terms.start, column).base.cast_const();
-        let ahead =
-            if columns > SHORT_COLUMNS_MAX { COLUMNS_AHEAD as isize } else { terms.len() as isize * job.b.row_stride };
+        // The same columns of the next terms.
+        let ahead = terms.len() as isize * job.b.row_stride;
         for factors in factors.iter().take(terms.len()) {
             let mut vectors = [V::splat(0.0); N];
             let later = seen.wrapping_offset(ahead);
             for (n, vector) in vectors.iter_mut().enumerate() {
-                prefetch(later.wrapping_add(n * V::WIDTH));
+                if terms.len() > 1 {
+                    prefetch_stream(later.wrapping_add(n * V::WIDTH));
+                }
                 *vector = V::load(seen.add(n * V::WIDTH));
             }
             for (own, factor) in own.iter_mut().zip(factors) {
