@@ -10,12 +10,18 @@ use super::{Aligned, Job};
 pub(in super::super) const FEW_ROWS: usize = 8;
 /// The most rows if terms are adjacent.
 const ROWS_TRANSPOSED: usize = 4;
-/// Columns with adjacent terms that are summed at a time, in registers. They fill several vectors, because each addition to a sum waits for
-/// the previous one.
-pub(super) const COLUMNS: usize = 4 * LANES;
+/// Columns with adjacent terms that are summed at a time, in registers. They fill two vectors, because each addition to a sum waits for the
+/// previous one; with more, more places of memory are read at once than processors prefetch by themselves.
+pub(super) const COLUMNS: usize = 2 * LANES;
 
 /// Terms of some columns that are transposed before those of the next columns: one cache line of each column.
 const TERMS_TRANSPOSED: usize = 2 * LANES;
+
+/// Of columns with adjacent terms, those that come next are prefetched, unless they are further away than this in elements: by then, the
+/// second-level cache would have lost them.
+const NEXT_COLUMNS_MAX: usize = 1 << 16;
+/// Otherwise, columns are prefetched this many terms ahead.
+const TERMS_AHEAD: usize = 512;
 
 /// Terms of adjacent columns that are added to sums at a time. Half as many are used for half the rows, whose sums take half as long to
 /// load and store.
@@ -74,7 +80,7 @@ unsafe fn multiply_transposing_with<V: SummedVector>(job: &Job) {
         // SAFETY: the caller's promises.
         unsafe {
             column += match (m, (n - column) / LANES) {
-                (1, 4..) => transposing_tile::<V, 1, 4>(job, column),
+                (1, 2..) => transposing_tile::<V, 1, 2>(job, column),
                 (1, _) => transposing_tile::<V, 1, 1>(job, column),
                 (2, 2..) => transposing_tile::<V, 2, 2>(job, column),
                 (2, _) => transposing_tile::<V, 2, 1>(job, column),
@@ -100,8 +106,16 @@ unsafe fn transposing_tile<V: SummedVector, const R: usize, const N: usize>(job:
             || {
                 let mut sums = [[V::splat(0.0); N]; R];
                 let whole = k / LANES * LANES;
+                let next_columns = (N * LANES) as isize * job.b.column_stride;
+                let is_near = next_columns.unsigned_abs() <= NEXT_COLUMNS_MAX;
+                let ahead = if is_near { next_columns } else { TERMS_AHEAD as isize };
                 for line in (0..whole).step_by(TERMS_TRANSPOSED) {
                     for n in 0..N {
+                        for column in n * LANES..(n + 1) * LANES {
+                            let place =
+                                job.b.base.wrapping_offset(column as isize * job.b.column_stride + line as isize);
+                            prefetch_stream(place.wrapping_offset(ahead));
+                        }
                         // A whole cache line of each column: the lines of all columns may map to one set of the cache, which holds only a
                         // few.
                         for start in (line..whole.min(line + TERMS_TRANSPOSED)).step_by(LANES) {
