@@ -8,18 +8,31 @@
 //! It does not yield meanwhile: with other processes beside this one, a thread that yields comes back only after their time slices.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use crate::shim::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::shim::sync::{Arc, Condvar, Mutex};
-use crate::shim::{lock, spin_until, wait};
+use crate::shim::sync::{Arc, Condvar, Mutex, MutexGuard};
+use crate::shim::{lock, spin_until, thread_local, wait};
 
-/// How long a thread without work looks for some before it sleeps.
-const IDLE_SPIN: Duration = Duration::from_micros(100);
-/// How long the owner of a loop looks whether the others are done before it sleeps.
-const OWNER_SPIN: Duration = Duration::from_micros(100);
+/// How long a thread looks for work, or whether others are done, before it sleeps.
+const SPIN: Duration = Duration::from_micros(100);
+
+thread_local! {
+    /// Whether the thread is doing a job of workers, and whether it has added jobs to theirs meanwhile that no one was told of.
+    static IN_JOB: Cell<Option<Unannounced>> = const { Cell::new(None) };
+}
+
+/// Jobs that were added by a job, whose thread looks for the next one soon. It takes the first of them itself, which is faster than another
+/// thread that has to notice it first, and tells others of the rest.
+#[derive(Clone, Copy)]
+struct Unannounced {
+    /// Distinguishes workers from others.
+    workers: usize,
+    is_any: bool,
+}
 
 /// Something that one thread does.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -34,7 +47,8 @@ pub trait Tasks: Send + Sync {
 pub struct Workers<T> {
     count: usize,
     state: Mutex<State<T>>,
-    changed: Condvar,
+    /// For each worker, what wakes it.
+    woken: Box<[Condvar]>,
     /// Changes whenever there is something new to find in the state.
     news: AtomicUsize,
 }
@@ -45,8 +59,8 @@ struct State<T> {
     loops: Vec<Arc<Loop<T>>>,
     /// The workers that look for news.
     spinning: usize,
-    /// The workers that sleep until they are notified.
-    sleeping: usize,
+    /// The workers that sleep, in the order in which they fell asleep. The last is woken first, because its caches are the warmest.
+    sleeping: Vec<usize>,
     closed: bool,
 }
 
@@ -72,8 +86,10 @@ impl<T: Tasks> Workers<T> {
     /// Panics if `count` is 0.
     pub fn new(count: usize) -> Workers<T> {
         assert!(count > 0, "work without workers");
-        let state = State { jobs: VecDeque::new(), loops: Vec::new(), spinning: 0, sleeping: 0, closed: false };
-        Workers { count, state: Mutex::new(state), changed: Condvar::new(), news: AtomicUsize::new(0) }
+        let state =
+            State { jobs: VecDeque::new(), loops: Vec::new(), spinning: 0, sleeping: Vec::new(), closed: false };
+        let woken = (0..count).map(|_| Condvar::new()).collect();
+        Workers { count, state: Mutex::new(state), woken, news: AtomicUsize::new(0) }
     }
 
     /// The number of threads that are meant to work.
@@ -85,27 +101,58 @@ impl<T: Tasks> Workers<T> {
     pub fn spawn(&self, job: Job) {
         let mut state = lock(&self.state);
         state.jobs.push_back(job);
-        let wakes = state.sleeping > 0 && state.jobs.len() > state.spinning;
-        self.news.fetch_add(1, Ordering::SeqCst);
-        drop(state);
-        if wakes {
-            self.changed.notify_one();
+        let workers = self.identity();
+        let waits = IN_JOB.with(|in_job| match in_job.get() {
+            Some(own) if own.workers == workers => {
+                in_job.set(Some(Unannounced { workers, is_any: true }));
+                true
+            }
+            _ => false,
+        });
+        if !waits {
+            self.announce(state);
         }
+    }
+
+    /// Tells as many threads as there are jobs, if there are that many without work.
+    fn announce(&self, state: MutexGuard<State<T>>) {
+        let count = state.jobs.len().saturating_sub(state.spinning);
+        self.tell(state, count);
+    }
+
+    /// Tells threads that look for news, and wakes at most `count` of those that sleep.
+    fn tell(&self, mut state: MutexGuard<State<T>>, count: usize) {
+        self.news.fetch_add(1, Ordering::SeqCst);
+        let left = state.sleeping.len().saturating_sub(count);
+        let woken = state.sleeping.split_off(left);
+        drop(state);
+        woken.into_iter().for_each(|worker| self.woken[worker].notify_one());
+    }
+
+    fn identity(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     /// Lets threads return from [`Workers::work`] once no job is left.
     pub fn close(&self) {
-        lock(&self.state).closed = true;
-        self.news.fetch_add(1, Ordering::SeqCst);
-        self.changed.notify_all();
+        let mut state = lock(&self.state);
+        state.closed = true;
+        self.tell(state, self.count);
     }
 
     /// Works as a number of `0..count()` until the workers are closed; each number may be used by one thread only. A job that panics ends,
     /// and the thread goes on.
     pub fn work(&self, worker: usize) {
-        while let Some(found) = self.next() {
+        let mut adds_jobs = false;
+        while let Some(found) = self.next(worker, adds_jobs) {
+            adds_jobs = false;
             match found {
-                Found::Job(job) => drop(catch_unwind(AssertUnwindSafe(job))),
+                Found::Job(job) => {
+                    let own = Unannounced { workers: self.identity(), is_any: false };
+                    IN_JOB.with(|in_job| in_job.set(Some(own)));
+                    drop(catch_unwind(AssertUnwindSafe(job)));
+                    adds_jobs = IN_JOB.with(Cell::take).is_some_and(|own| own.is_any);
+                }
                 Found::Loop(found) => found.help(worker),
             }
         }
@@ -119,12 +166,8 @@ impl<T: Tasks> Workers<T> {
         let own = Arc::new(Loop::new(self.count, worker, count, tasks));
         let mut state = lock(&self.state);
         state.loops.push(own.clone());
-        let wakes = state.sleeping > 0 && state.spinning < self.count.min(count as usize) - 1;
-        self.news.fetch_add(1, Ordering::SeqCst);
-        drop(state);
-        if wakes {
-            self.changed.notify_one();
-        }
+        let has_enough = state.spinning + 1 >= self.count.min(count as usize);
+        self.tell(state, usize::from(!has_enough));
         own.help(worker);
         lock(&self.state).loops.retain(|other| !Arc::ptr_eq(other, &own));
         own.wait();
@@ -133,17 +176,18 @@ impl<T: Tasks> Workers<T> {
         }
     }
 
-    /// Waits for something to do. Returns `None` if the workers are closed.
-    fn next(&self) -> Option<Found<T>> {
+    /// Waits for something to do, and tells others of the jobs that are left if the thread has added any. Returns `None` if the workers are
+    /// closed.
+    fn next(&self, worker: usize, has_added_jobs: bool) -> Option<Found<T>> {
         let mut state = lock(&self.state);
         let mut has_spun = false;
         loop {
             if let Some(found) = state.find() {
                 // Whoever begins a loop wakes one thread, and each that comes wakes one more: no thread has to wake all of them.
-                let wakes = matches!(found, Found::Loop(_)) && state.spinning == 0 && state.sleeping > 0;
-                drop(state);
-                if wakes {
-                    self.changed.notify_one();
+                if has_added_jobs && !state.jobs.is_empty() {
+                    self.announce(state);
+                } else if matches!(found, Found::Loop(_)) && state.spinning == 0 && !state.sleeping.is_empty() {
+                    self.tell(state, 1);
                 }
                 return Some(found);
             }
@@ -151,15 +195,16 @@ impl<T: Tasks> Workers<T> {
                 return None;
             }
             if has_spun {
-                state.sleeping += 1;
-                state = wait(&self.changed, state);
-                state.sleeping -= 1;
+                state.sleeping.push(worker);
+                while state.sleeping.contains(&worker) {
+                    state = wait(&self.woken[worker], state);
+                }
                 has_spun = false;
             } else {
                 let seen = self.news.load(Ordering::SeqCst);
                 state.spinning += 1;
                 drop(state);
-                has_spun = !spin_until(IDLE_SPIN, || self.news.load(Ordering::SeqCst) != seen);
+                has_spun = !spin_until(SPIN, || self.news.load(Ordering::SeqCst) != seen);
                 state = lock(&self.state);
                 state.spinning -= 1;
             }
@@ -265,7 +310,7 @@ impl<T: Tasks> Loop<T> {
     /// Waits until all tasks are done.
     fn wait(&self) {
         let is_over = || self.left.load(Ordering::SeqCst) == 0;
-        if spin_until(OWNER_SPIN, is_over) {
+        if spin_until(SPIN, is_over) {
             return;
         }
         let mut over = lock(&self.over);
