@@ -661,7 +661,8 @@ pub enum Kernel {
         /// Which sums.
         of: Summing,
     },
-    /// Adds the sums of some positions and the sums of the positions after them.
+    /// Adds the sums of some positions and the sums of the positions after them: tables\[rows, channels], or several tables along a first
+    /// axis, with gaps between them.
     AddSums {
         /// Which sums.
         of: Summing,

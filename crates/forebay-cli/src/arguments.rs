@@ -129,10 +129,10 @@ pub struct TrainingArguments {
     pub label_input: Option<String>,
     /// The class axis of the output that the loss is computed from (for cosine, the axis of the vectors' elements); negative axes count
     /// from the end [default: 1]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N")]
     pub class_axis: Option<i64>,
     /// The label to ignore: positions with this label do not contribute to the loss
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N")]
     pub ignore_index: Option<i64>,
     /// Add the loss of another output: OUTPUT LOSS, optionally followed by weight=X, labels=NAME (the input or array with its labels; by
     /// default those of --loss, at the nearest positions if there are more) and flags of that loss without dashes, as in
@@ -297,7 +297,7 @@ pub struct TrainArguments {
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = metric, requires = "validation")]
     pub metrics: Vec<Metric>,
     /// Multiply the values of floating-point inputs by X, also if they are stored as integers
-    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true, value_parser = number_f64)]
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = number_f64)]
     pub input_scale: f64,
     /// The total number of training steps, including those before the checkpoint that --resume continues
     #[arg(long, value_name = "N", conflicts_with = "epochs", value_parser = positive_count)]
@@ -313,7 +313,7 @@ pub struct TrainArguments {
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub pad_to: Option<u64>,
     /// The label of padded positions [default: that of --ignore-index]
-    #[arg(long, value_name = "LABEL", requires = "pad_to", allow_negative_numbers = true)]
+    #[arg(long, value_name = "LABEL", requires = "pad_to")]
     pub pad_label: Option<i64>,
     /// Reshuffle the data in each epoch; the seed is also used for dropout
     #[arg(long, value_name = "SEED")]

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::arguments::{MemoryKind, TrainArguments};
 use crate::failure::Failure;
 use crate::feeding;
-use crate::limits::{plan_validation, tell_of_budget, tell_of_limit};
+use crate::limits::{tell_of_budget, tell_of_limit};
 use crate::metrics;
 use crate::opening::{self, Opened};
 use crate::output;
@@ -29,9 +29,11 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
     check_outputs(arguments)?;
     let folders = [&arguments.checkpoint, &arguments.records.best_checkpoint];
     folders.into_iter().flatten().try_for_each(|folder| output::check_folder(folder))?;
-    let Opened { model, options, mut trainer, mut data, validation, sampler, batch_size, shuffle, .. } =
+    let Opened { model, options, trainer, mut data, validation, sampler, batch_size, shuffle, invalid, .. } =
         opening::open(arguments, &Processes::default())?;
-    plan_validation(&mut trainer, arguments, batch_size, validation.as_ref()).map_err(Failure::Failed)?;
+    if let Some(failure) = invalid {
+        return Err(failure);
+    }
     let (model, trainer) = (&model, &trainer);
     let per_epoch = sampler.steps_per_epoch();
     let steps = opening::steps_in_all(arguments, per_epoch, trainer.step_count())?;

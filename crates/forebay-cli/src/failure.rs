@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use forebay::Error;
 use forebay::data::DataError;
+use forebay::{Error, PlanError};
 
 /// Why the program ends early.
 #[derive(Debug)]
@@ -12,6 +12,8 @@ pub enum Failure {
     Usage(String),
     /// Something could not be done.
     Failed(String),
+    /// A memory limit or budget is too small: the whole text, and the error that it quotes.
+    Budget(String, Box<Error>),
     /// The device failed in the middle of its work, so the values on it may be those of half a step.
     Device(String),
     /// A loss or a gradient is not a finite number, so the values that it was computed from may be useless.
@@ -25,7 +27,7 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::Usage(_) => 2,
-            Failure::Failed(_) | Failure::Device(_) | Failure::Numbers(_) => 1,
+            Failure::Failed(_) | Failure::Budget(..) | Failure::Device(_) | Failure::Numbers(_) => 1,
             Failure::Interrupted(_) => 130,
         }
     }
@@ -40,6 +42,7 @@ impl Failure {
         match self {
             Failure::Usage(text) => Failure::Usage(change(text)),
             Failure::Failed(text) => Failure::Failed(change(text)),
+            Failure::Budget(text, error) => Failure::Budget(change(text), error),
             Failure::Device(text) => Failure::Device(change(text)),
             Failure::Numbers(text) => Failure::Numbers(change(text)),
             Failure::Interrupted(text) => Failure::Interrupted(change(text)),
@@ -52,6 +55,7 @@ impl fmt::Display for Failure {
         match self {
             Failure::Usage(text)
             | Failure::Failed(text)
+            | Failure::Budget(text, _)
             | Failure::Device(text)
             | Failure::Numbers(text)
             | Failure::Interrupted(text) => f.write_str(text),
@@ -64,6 +68,11 @@ impl From<Error> for Failure {
         match error {
             Error::Option { .. } => Failure::Usage(error.to_string()),
             Error::Device { .. } | Error::Runtime(_) => Failure::Device(error.to_string()),
+            Error::MemoryLimit { .. }
+            | Error::FreeMemory { .. }
+            | Error::Plan(PlanError::HostBudget { .. } | PlanError::DeviceBudget { .. }) => {
+                Failure::Budget(error.to_string(), Box::new(error))
+            }
             Error::NanLoss { .. } | Error::NanGradients { .. } => Failure::Numbers(error.to_string()),
             _ => Failure::Failed(error.to_string()),
         }

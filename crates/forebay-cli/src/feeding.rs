@@ -134,7 +134,8 @@ pub fn loader(
     let mut loader = Loader::new(set, sampler, ahead as usize);
     // With --skip-bad, every process must find all bad samples.
     if let Some(own) = trainer.own_samples().filter(|_| arguments.reading.skip_bad.is_none()) {
-        loader.read_share(trainer.batch_size() as usize, own.start as usize..own.end as usize);
+        let samples = own.into_iter().flatten().map(|sample| sample as usize);
+        loader.read_share(trainer.batch_size() as usize, samples.collect());
     }
     Ok(loader)
 }

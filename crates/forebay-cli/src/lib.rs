@@ -124,7 +124,7 @@ use failure::Failure;
 pub fn run_command_line(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     forebay_device::process::keep_little();
     forebay_device::signals::ignore_file_size_signal();
-    let mut root = Arguments::command();
+    let mut root = accept_negative_numbers(Arguments::command());
     let Expanded { arguments, file } = match config_file::expand(arguments.into_iter().collect(), &mut root) {
         Ok(expanded) => expanded,
         Err(failure) => return complain(&failure),
@@ -172,6 +172,16 @@ pub fn run_command_line(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     };
     processes::finish();
     code
+}
+
+/// Lets every flag take a negative number, so that the error for one that does not fit says what the flag expects.
+fn accept_negative_numbers(root: clap::Command) -> clap::Command {
+    root.mut_subcommands(|command| {
+        command.mut_args(|arg| match arg.get_action().takes_values() && !arg.is_positional() {
+            true => arg.allow_negative_numbers(true),
+            false => arg,
+        })
+    })
 }
 
 /// Reports why the program ends early, and returns its exit code.

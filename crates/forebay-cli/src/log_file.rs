@@ -1,6 +1,6 @@
 //! The record of a run: a line for each step and each validation, as JSON or as a table.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -71,11 +71,18 @@ impl LogFile {
         let earlier = kept(path, form, header.as_deref(), done)?;
         let validated = earlier.last().filter(|line| is_validation(line, form)).and_then(|line| step_of(line, form));
         let text: String = header.into_iter().chain(earlier).map(|line| line + "\n").collect();
-        let opened = match done > 0 && path.is_file() {
-            // Lines of the earlier record are not lost if this process dies now.
-            true => files::write(path, text.as_bytes()).and_then(|()| OpenOptions::new().append(true).open(path)),
-            false => File::create(path).and_then(|mut file| file.write_all(text.as_bytes()).map(|()| file)),
-        };
+        let opened = opened_alone(path).and_then(|mut file| {
+            let is_regular = file.metadata()?.is_file();
+            if done > 0 && is_regular {
+                // Lines of the earlier record are not lost if this process dies now.
+                files::write(path, text.as_bytes())?;
+                return opened_alone(path);
+            }
+            if is_regular {
+                file.set_len(0)?;
+            }
+            file.write_all(text.as_bytes()).map(|()| file)
+        });
         let file = BufWriter::new(opened.map_err(|error| output::refused(path, &error))?);
         Ok(LogFile { path: path.to_owned(), file, form, metrics, validated, is_broken: false })
     }
@@ -100,6 +107,17 @@ impl LogFile {
             let failure = output::refused(&self.path, &error);
             output::complain(&format!("warning: {failure}; training continues without it"));
         }
+    }
+}
+
+/// Opens a file for appending, and locks it if it is a regular file: lines of two runs would mix. The lock ends with the file. Some file
+/// systems have no locks.
+fn opened_alone(path: &Path) -> std::io::Result<File> {
+    let file = OpenOptions::new().append(true).create(true).open(path)?;
+    let is_locked = file.metadata()?.is_file() && matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+    match is_locked {
+        true => Err(std::io::Error::other("another run is writing to it (wait for it to end, or name another file)")),
+        false => Ok(file),
     }
 }
 
@@ -226,6 +244,10 @@ mod tests {
                 _ => "validation,3,2,0.5,,,,,,,,,,0.25,",
             };
             assert_eq!((lines.len(), lines[2]), (3, expected), "{text}");
+            let refused = LogFile::new(&path, 0, names()).err().map(|failure| failure.to_string()).unwrap_or_default();
+            assert!(refused.contains("another run is writing to it"), "{refused}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "the record is as it was");
+            drop(log);
             LogFile::new(&path, 0, names()).unwrap();
             assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), header, "a new run begins again");
         }

@@ -19,7 +19,7 @@ pub struct LoraArguments {
     #[arg(long, value_name = "R", value_parser = positive_count, requires = "lora")]
     pub rank: Option<u64>,
     /// Multiply the output of adapters by A / R [default: R]
-    #[arg(long, value_name = "A", allow_negative_numbers = true, requires = "lora")]
+    #[arg(long, value_name = "A", requires = "lora")]
     pub alpha: Option<f32>,
     /// Fully train parameters whose names match, alongside the adapters; can be repeated
     #[arg(long, value_name = "PATTERN", requires = "lora")]

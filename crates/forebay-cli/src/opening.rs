@@ -9,6 +9,7 @@ use crate::arguments::{OnNanKind, TrainArguments};
 use crate::budget_file::BudgetFile;
 use crate::failure::Failure;
 use crate::feeding;
+use crate::limits::{Enough, open_or_name_least, plan_validation};
 use crate::metrics;
 use crate::output::{self, is_same};
 use crate::plan::warn_of_unknown_costs;
@@ -41,6 +42,8 @@ pub struct Opened {
     pub position: Value,
     /// The file that the budget is read from.
     pub budget_file: Option<BudgetFile>,
+    /// Why validation will fail, if it will.
+    pub invalid: Option<Failure>,
 }
 
 /// Opens everything, for one of several processes.
@@ -48,6 +51,17 @@ pub struct Opened {
 /// # Errors
 /// Fails with anything that prevents training.
 pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened, Failure> {
+    if processes.group().is_some() {
+        return open_with(arguments, processes, None);
+    }
+    if arguments.shard.is_some() {
+        output::complain("note: --shard has no effect: this is the only process");
+    }
+    open_or_name_least(|enough| open_with(arguments, processes, enough))
+}
+
+/// Opens everything with another limit or budget than was given, if any.
+fn open_with(arguments: &TrainArguments, processes: &Processes, enough: Option<Enough>) -> Result<Opened, Failure> {
     // Errors in the flags are reported before anything is read.
     arguments.schedule.schedule(1)?;
     let shard = arguments.shard;
@@ -55,9 +69,6 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
         let reason = "--histograms-every needs whole parameters, which no process has; use --shard gradients, which keeps \
                       them whole, or --histograms gradients, which shows only gradients";
         return Err(Failure::Usage(format!("--shard parameters: {reason}")));
-    }
-    if shard.is_some() && processes.group().is_none() {
-        output::complain("note: --shard has no effect: this is the only process");
     }
     let checkpoint = arguments.resume.as_ref().map(Checkpoint::read).transpose()?;
     let position = checkpoint.as_ref().map(|checkpoint| &checkpoint.position);
@@ -86,6 +97,7 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
         }
         None => None,
     };
+    enough.iter().for_each(|enough| enough.set(&mut options.engine.memory));
     options.batch_size = asked;
     options.on_nan = match arguments.on_nan {
         OnNanKind::Stop => OnNan::Stop,
@@ -145,6 +157,10 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
         trainer.restore(checkpoint)?;
     }
     let batch_size = trainer.batch_size();
+    let invalid = match plan_validation(&mut trainer, arguments, batch_size, validation.as_ref()) {
+        Err(failure @ Failure::Budget(..)) => return Err(failure),
+        planned => planned.err(),
+    };
     let sampler = feeding::training_sampler(&mut data, &model, arguments, batch_size, shuffle)?;
     let sample_count = data.sample_count();
     if sample_count < batch_size {
@@ -167,6 +183,7 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
         shuffle,
         position,
         budget_file,
+        invalid,
     })
 }
 

@@ -14,7 +14,7 @@ pub struct OptimizerArguments {
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub rate_decay: Option<f32>,
     /// For adafactor: step t keeps 1 - t^this of the mean squares [default: -0.8]
-    #[arg(long, value_name = "X", value_parser = number, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = number)]
     pub beta2_decay: Option<f32>,
     /// For adafactor: scale an update down if its root mean square exceeds X (PyTorch's `d`) [default: 1]
     #[arg(long, value_name = "X", value_parser = not_negative)]

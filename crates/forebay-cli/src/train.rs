@@ -22,7 +22,7 @@ use crate::failure::Failure;
 use crate::feeding;
 use crate::interrupt;
 use crate::keeping::Keeper;
-use crate::limits::{plan_validation, tell_of_budget, tell_of_limit};
+use crate::limits::{tell_of_budget, tell_of_limit};
 use crate::log_file::step_line;
 use crate::metrics;
 use crate::opening::{self, Opened, found};
@@ -221,6 +221,7 @@ impl<'a> Run<'a> {
             shuffle,
             position,
             budget_file,
+            invalid,
         } = opening::open(arguments, &processes)?;
         tell_of_untrained(&model)?;
         tell_of_probabilities(&model, &arguments.training);
@@ -228,8 +229,8 @@ impl<'a> Run<'a> {
         tell_of_limit(trainer.memory_limit());
         tell_of_budget(&arguments.device, trainer.budget_excludes_process());
         arguments.updates.tell(&trainer.plan_as_made().statistics);
-        if let Err(reason) = plan_validation(&mut trainer, arguments, batch_size, validation.as_ref()) {
-            output::complain(&format!("warning: {reason}"));
+        if let Some(failure) = invalid {
+            output::complain(&format!("warning: {failure}"));
         }
         let steps_in_all = opening::steps_in_all(arguments, sampler.steps_per_epoch(), trainer.step_count())?;
         set_schedule(arguments, steps_in_all, &mut options, &mut trainer)?;

@@ -2,7 +2,6 @@
 //!
 //! The batch of a step depends only on the step's number, and not on whether or how far batches are read ahead.
 
-use std::ops::Range;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -79,8 +78,8 @@ pub struct Loader {
 struct OwnShare {
     /// The size of batches that are read in part; others are read whole.
     batch_size: usize,
-    /// The samples of such a batch that it reads.
-    samples: Range<usize>,
+    /// The positions of the samples of such a batch that it reads.
+    samples: Vec<usize>,
 }
 
 /// The thread that reads ahead.
@@ -99,13 +98,14 @@ impl Loader {
         Loader { data: Arc::new(Mutex::new(data)), sampler, ahead, end: u64::MAX, own: None, reader: None }
     }
 
-    /// From now on, reads only some samples of each batch of this size: those that this one of several processes computes. Its batches have
-    /// zeros in place of the others.
+    /// From now on, reads only the samples at some positions of each batch of this size: those that this one of several processes computes.
+    /// Its batches have zeros in place of the others.
     ///
     /// # Panics
     /// If `samples` is empty or goes beyond the batch.
-    pub fn read_share(&mut self, batch_size: usize, samples: Range<usize>) {
-        assert!(samples.start < samples.end && samples.end <= batch_size, "{samples:?} of {batch_size}");
+    pub fn read_share(&mut self, batch_size: usize, samples: Vec<usize>) {
+        let is_of_batch = samples.iter().all(|&sample| sample < batch_size);
+        assert!(!samples.is_empty() && is_of_batch, "{samples:?} of {batch_size}");
         self.own = Some(OwnShare { batch_size, samples });
     }
 
@@ -198,17 +198,20 @@ fn read(
     let Some(own) = own.filter(|own| own.batch_size == samples.len()) else {
         return data.batch_of_step(samples, sampler, step);
     };
-    let Batch { inputs, labels } = data.batch_of_step(&samples[own.samples.clone()], sampler, step)?;
+    let own_samples: Vec<u64> = own.samples.iter().map(|&sample| samples[sample]).collect();
+    let Batch { inputs, labels } = data.batch_of_step(&own_samples, sampler, step)?;
     let inputs = inputs.into_iter().map(|(name, tensor)| (name, among_zeros(&tensor, own)));
     Ok(Batch { inputs: inputs.collect(), labels: among_zeros(&labels, own) })
 }
 
 /// Returns a whole batch with these samples in their positions, and zeros elsewhere.
 fn among_zeros(samples: &Tensor, own: &OwnShare) -> Tensor {
-    let count = own.samples.len();
-    let sample_bytes = samples.bytes().len() / count;
+    let sample_bytes = samples.bytes().len() / own.samples.len();
     let mut bytes = vec![0; sample_bytes * own.batch_size];
-    bytes[sample_bytes * own.samples.start..][..sample_bytes * count].copy_from_slice(samples.bytes());
+    for (number, place) in own.samples.iter().enumerate() {
+        let sample = &samples.bytes()[sample_bytes * number..][..sample_bytes];
+        bytes[sample_bytes * place..][..sample_bytes].copy_from_slice(sample);
+    }
     let mut shape = samples.shape().to_vec();
     shape[0] = own.batch_size as u64;
     Tensor::new(samples.data_type(), &shape, bytes).expect("as many bytes as its samples have")
@@ -278,7 +281,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let loader = |ahead| Loader::new(data(folder.path(), HeldBytes::Usual), Sampler::new(10, 4, Some(1)), ahead);
         let expected = batches(&mut loader(0), 0..6);
-        for (ahead, samples) in [(0, 0..1), (2, 1..3), (0, 3..4)] {
+        for (ahead, samples) in [(0, vec![0]), (2, vec![1, 2]), (0, vec![3]), (1, vec![0, 2])] {
             let mut reading = loader(ahead);
             reading.read_share(4, samples.clone());
             for (found, whole) in batches(&mut reading, 0..6).iter().zip(&expected) {

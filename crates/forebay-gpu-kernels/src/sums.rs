@@ -75,6 +75,10 @@ fn sums(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) 
 
 fn add(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
     let ([earlier, later], [sums]) = (exactly(reads, "operands")?, exactly(writes, "results")?);
+    if sums.sizes().len() > 2 {
+        // Only many processes add these, and GPUs run alone.
+        return Err("several tables of sums".into());
+    }
     let channels = sums.element_count() / of.rows();
     require_packed(&[earlier, later, sums], DataType::Float64, of.rows() * channels)?;
     let shader = match of {

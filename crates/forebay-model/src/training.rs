@@ -36,6 +36,7 @@ use crate::graph::{Graph, Node, Operation, TensorType, Update, ValueId};
 use crate::infer::infer_node;
 use crate::tensor::Contents;
 
+pub use accumulation::check_parts;
 use averages::append_averages;
 pub use averages::{AVERAGE, average_of};
 pub use clipping::Clipping;

@@ -27,16 +27,17 @@ use crate::partition::rows::Rows;
 use crate::partition::{sums, uncounted_loss};
 use images::{Images, Sharing};
 
+pub(crate) use order::by_parts;
 pub use positions::count_positions;
 
 /// A launch, with its source and its part.
-struct Placed {
-    launch: ProgramLaunch,
+pub(crate) struct Placed {
+    pub launch: ProgramLaunch,
     /// The launch of the original program that it is a part of.
-    source: usize,
+    pub source: usize,
     /// The part of the batch that it belongs to. A launch that needs several parts, or none, belongs to the first: it runs as soon as it
     /// can.
-    part: u64,
+    pub part: u64,
 }
 
 /// Returns the program of a step that processes its batch in `parts` parts, or in as many as there are images if there are fewer. Images
@@ -68,7 +69,7 @@ pub fn accumulate(program: &Program, batch: &BTreeSet<String>, parts: u64) -> Op
     }
     let Building { buffers, launches, .. } = building;
     let (mut sources, mut launches): (Vec<usize>, Vec<ProgramLaunch>) =
-        order::by_parts(&buffers, launches).into_iter().map(|placed| (placed.source, placed.launch)).unzip();
+        by_parts(&buffers, launches).into_iter().map(|placed| (placed.source, placed.launch)).unzip();
     let update_start = launches.len();
     sources.extend(before.len()..program.launches.len());
     launches.extend_from_slice(updates);

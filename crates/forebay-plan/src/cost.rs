@@ -1,6 +1,7 @@
 //! Cost: how long launches and copies take. Costs are either estimated from operation and byte counts and what a machine can do
 //! ([`crate::machine`]), or measured ([`crate::saved_costs`] keeps them in a file).
 
+use forebay_base::kernel::Exchange;
 use forebay_base::{ByteRange, DataType, Kernel, Limits};
 use forebay_model::program::{Program, ProgramLaunch};
 
@@ -92,8 +93,7 @@ pub fn estimate_on(program: &Program, machine: &MachineDescription) -> Costs {
     };
     let work_ns = |launch: &ProgramLaunch| {
         if let Kernel::Exchange(exchange) = &launch.kernel {
-            let bytes = |ranges: &[Vec<ByteRange>]| ranges.iter().flatten().map(|range| range.len()).sum::<u64>();
-            return machine.network.direction.ns(bytes(&exchange.sends).max(bytes(&exchange.receives))) as f64;
+            return machine.network.direction.ns(busiest_bytes(exchange)) as f64;
         }
         let (operations_per_second, bytes_per_second) = match host_rates(launch) {
             Some(host) => (host.operations_per_second, host.memory_bytes_per_second),
@@ -122,6 +122,16 @@ pub fn estimate_on(program: &Program, machine: &MachineDescription) -> Costs {
         link: machine.link,
         disk: machine.disk,
     }
+}
+
+/// Returns the bytes that the busiest process of an exchange sends or receives, as far as this process knows: it assumes that the others send
+/// to a process as much as it sends to it, and that a process sends to the others as much as it receives from it.
+fn busiest_bytes(exchange: &Exchange) -> u64 {
+    let most = |ranges: &[Vec<ByteRange>]| {
+        let of_process = |ranges: &Vec<ByteRange>| ranges.iter().map(|range| range.len()).sum::<u64>();
+        ranges.iter().map(of_process).max().unwrap_or(0) * ranges.len() as u64
+    };
+    most(&exchange.sends).max(most(&exchange.receives))
 }
 
 /// The type that a launch computes in; for products, the type of the factors.

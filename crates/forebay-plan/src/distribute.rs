@@ -28,9 +28,11 @@ pub use shares::shares;
 pub struct Distributed {
     /// The program.
     pub program: Program,
-    /// For each input of which the process is fed only its share, the indices of that share along the first axis. Other inputs are fed
-    /// whole.
-    pub inputs: BTreeMap<String, Range<u64>>,
+    /// For each input of which the process is fed only its share, the indices of that share along the first axis, part by part. Other
+    /// inputs are fed whole.
+    pub inputs: BTreeMap<String, Vec<Range<u64>>>,
+    /// The number of parts in which all processes together go through the batch, one after the other.
+    pub parts: u64,
     /// For each sharded parameter or state, the elements of each process's slice. This process's slice is the persistent operand.
     pub shards: BTreeMap<String, Vec<Range<u64>>>,
     /// How much is shared out.
@@ -85,6 +87,10 @@ pub struct Request<'a> {
     /// Slices of parameters begin at multiples of at least this many elements, in all programs of a run. This is more than 1 if the state
     /// has one element for each block of elements.
     pub block_elements: u64,
+    /// The number of parts in which a step goes through its batch, one after the other. If parameters are sharded, all processes go through
+    /// the same part at the same time, so that each needs to keep only its slice of the sum up to this part. Otherwise each process goes
+    /// through its own share of the batch, in parts that [`accumulate`](crate::accumulate::accumulate) cuts: its own sum is exchanged once.
+    pub parts: u64,
 }
 
 /// Returns the program of the process `rank` of `processes`. Returns `None` if nothing can be shared out or sharded; every process computes
@@ -96,17 +102,33 @@ pub fn distribute(program: &Program, request: Request, (rank, processes): (usize
     let sharding = Sharding::of(program, request, processes);
     // Sums whose reduction blocks hold several images can be shared out only between blocks, and products only at multiples of rows, so
     // several shares are tried to find the best.
-    let attempts = (0..QUANTUM_POWERS).filter_map(|power| {
-        let mut building = Building::new(program, &sharding, (rank, processes), 1 << power);
-        let inputs = building.share_inputs(request.batch);
-        building.build()?;
-        building.finish(inputs)
-    });
-    attempts.min_by(|one, other| cost(&one.work, processes).total_cmp(&cost(&other.work, processes)))
+    let cheapest = |parts: u64, fits: &dyn Fn(&SharedWork) -> bool| {
+        let attempts = (0..QUANTUM_POWERS).filter_map(|power| {
+            let mut building = Building::new(program, &sharding, (rank, processes), (1 << power, parts));
+            let inputs = building.share_inputs(request.batch);
+            building.build()?;
+            building.finish(inputs)
+        });
+        let attempts = attempts.filter(|found| fits(&found.work));
+        attempts.min_by(|one, other| cost(&one.work, processes).total_cmp(&cost(&other.work, processes)))
+    };
+    let at_once = cheapest(1, &|_| true)?;
+    if request.parts < 2 || request.shard < Shard::Parameters {
+        return Some(at_once);
+    }
+    // Small shares of parts often end within reduction blocks. If every process computes another launch whole, from the operands of all
+    // parts, or one has a larger share, it needs more memory instead of less.
+    let (whole, operations) = (at_once.work.whole_launches.len(), at_once.work.operations * OPERATIONS_MORE);
+    let fits = |work: &SharedWork| work.whole_launches.len() <= whole && work.operations <= operations;
+    Some(cheapest(request.parts, &fits).unwrap_or(at_once))
 }
 
 /// Shares begin at multiples of a power of two images. This is the number of powers that are tried.
 const QUANTUM_POWERS: u32 = 6;
+
+/// Processes go through the same part of a batch at the same time if the process with the most work then executes at most this many times as
+/// many operations.
+const OPERATIONS_MORE: f64 = 1.05;
 
 /// Operations that a kernel executes in the time in which a network moves a byte from one process to another.
 const OPERATIONS_OF_A_BYTE: f64 = 20.0;

@@ -70,8 +70,8 @@ pub(crate) struct Compiled {
     pub(crate) index_limits: BTreeMap<String, u64>,
     /// The memory that the plan shares with other plans.
     pub(crate) shared: Vec<Arc<Block>>,
-    /// For each input of which this process computes its share of the batch, the range of its samples.
-    own_samples: BTreeMap<String, Range<u64>>,
+    /// For each input of which this process computes its share of the batch, the ranges of its samples.
+    own_samples: BTreeMap<String, Vec<Range<u64>>>,
     /// For each parameter or state that is sharded, the elements of each process's slice.
     shards: BTreeMap<String, Vec<Range<u64>>>,
     /// The rank of this process.
@@ -134,7 +134,7 @@ pub(crate) fn compile(
     }
     let (inputs, outputs) =
         (program.inputs.iter().map(resolved).collect(), program.outputs.iter().map(resolved).collect());
-    let parts = batch.as_ref().map_or(1, |batch| batch.parts);
+    let mut parts = batch.as_ref().map_or(1, |batch| batch.parts);
     if parts > 1 {
         count_positions(&mut program);
     }
@@ -142,8 +142,13 @@ pub(crate) fn compile(
     let samples = batch.as_ref().map(|batch| batch_inputs(&program, batch.unshared)).unwrap_or_default();
     if let Some((group, batch)) = machine.options.device.processes.as_ref().zip(batch) {
         let shard = machine.options.device.shard;
-        let request = Request { batch: &samples, shard, sharded: batch.sharded, block_elements: batch.block_elements };
+        let Batch { sharded, block_elements, .. } = batch;
+        let request = Request { batch: &samples, shard, sharded, block_elements, parts };
         if let Some(distributed) = distribute(&program, request, (group.rank(), group.size())) {
+            if distributed.parts > 1 {
+                // Its launches go through the parts already.
+                parts = 1;
+            }
             (program, own_samples) = (distributed.program, distributed.inputs);
             (shards, shared_work) = (distributed.shards, Some(distributed.work));
         }
@@ -310,23 +315,24 @@ impl Compiled {
     }
 
     /// Returns the samples of an input that this process is fed, or `None` if it is fed all.
-    pub(crate) fn own_samples(&self, input: &str) -> Option<&Range<u64>> {
-        self.own_samples.get(input)
+    pub(crate) fn own_samples(&self, input: &str) -> Option<&[Range<u64>]> {
+        self.own_samples.get(input).map(Vec::as_slice)
     }
 
-    /// Returns the part of an input that this process is fed.
+    /// Returns the part of an input that this process is fed. Only training steps have several ranges of samples, and they use
+    /// [`Compiled::own_share`].
     pub(crate) fn own_bytes<'a>(&self, input: &str, tensor: &'a Tensor) -> &'a [u8] {
         let (all, rows) = (tensor.bytes(), tensor.shape().first().copied().unwrap_or(1).max(1));
-        let Some(own) = self.own_samples.get(input) else { return all };
+        let Some([own]) = self.own_samples(input) else { return all };
         let place = |row: u64| (all.len() as u64 / rows * row) as usize;
         &all[place(own.start)..place(own.end)]
     }
 
     /// Reduces the inputs of all processes to the parts that this process is fed.
     pub(crate) fn own_share(&self, mut fed: BTreeMap<String, Tensor>) -> BTreeMap<String, Tensor> {
-        for (name, share) in &self.own_samples {
+        for (name, own) in &self.own_samples {
             if let Some(tensor) = fed.get_mut(name) {
-                *tensor = tensor.rows(&share.clone().collect::<Vec<u64>>());
+                *tensor = tensor.rows(&own.iter().cloned().flatten().collect::<Vec<u64>>());
             }
         }
         fed

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use forebay_model::graph::Dimension;
 use forebay_model::infer::Sizes;
 use forebay_model::tensor::Contents;
-use forebay_model::training::{Loss, LossGraph, TrainingGraph, TrainingOptions, loss_graph, training_graph};
+use forebay_model::training::{
+    Loss, LossGraph, TrainingGraph, TrainingOptions, check_parts, loss_graph, training_graph,
+};
 use forebay_model::{Graph, Tensor, TensorType, ValueId};
 use forebay_plan::SavedCosts;
 
@@ -277,6 +279,7 @@ fn step_graph(model: &Model, options: &TrainingOptions, sizes: &Sizes) -> Result
         let graph = training_graph(&model.open_graph(sizes)?, options)?;
         return Ok(Step { graph, parts: 1, parts_apart: None });
     }
+    check_parts(1, options.accumulate)?;
     let mut whole = options.clone();
     whole.accumulate = 1;
     let taken = model
@@ -286,7 +289,11 @@ fn step_graph(model: &Model, options: &TrainingOptions, sizes: &Sizes) -> Result
     let step = taken.and_then(|graph| training_graph(&graph, &whole).ok());
     let has_statistics = step.as_ref().is_some_and(|step| step.has_batch_statistics);
     match step.filter(|_| !has_statistics) {
-        Some(graph) => Ok(Step { graph, parts: options.accumulate, parts_apart: None }),
+        Some(graph) => {
+            let parts = first_size(&graph.graph).map_or(options.accumulate, |images| options.accumulate.min(images));
+            check_parts(graph.graph.nodes.len(), parts)?;
+            Ok(Step { graph, parts: options.accumulate, parts_apart: None })
+        }
         None => {
             let (options, sizes) = in_parts(options, sizes.clone());
             let graph = training_graph(&model.open_graph(&sizes)?, &options)?;

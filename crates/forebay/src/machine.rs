@@ -29,6 +29,8 @@ pub(crate) struct LimitedDevice {
     pub(crate) options: EngineOptions,
     /// Host bytes that are taken regardless of the plan: the device's own and the executor's staging.
     reserved_host_bytes: AtomicU64,
+    /// The part of them that only plans that spill take: buffers for the disk.
+    spill_buffer_bytes: u64,
     /// The most bytes that the process was found to take while no plan was on the device.
     pub(crate) process_bytes: AtomicU64,
     /// Bytes of parameters and state that are held in memory between two plans. The next plan counts them.
@@ -58,11 +60,13 @@ impl LimitedDevice {
     pub(crate) fn with_device(options: &EngineOptions, device: Arc<dyn Device>) -> Result<LimitedDevice, Error> {
         // Options that contradict each other are refused even if no plan asks for the strategy.
         options.memory.strategy()?;
+        let before_bytes = device.usage().host_bytes;
         if let Some(folder) = &options.memory.spill_dir {
             // A throwaway file shows at once whether files can be created, and allocates what the device needs for them.
             let refused = |error| Error::Device { action: "while trying to spill".to_string(), error };
             device.destroy_memory(device.create_spill(folder, 1).map_err(refused)?);
         }
+        let spill_buffer_bytes = device.usage().host_bytes.saturating_sub(before_bytes);
         // A machine that is only described has no other processes.
         let group = options.device.processes.as_ref().filter(|_| options.device.machine.is_none());
         if let Some(group) = group.filter(|group| group.size() > 1) {
@@ -88,6 +92,7 @@ impl LimitedDevice {
             simulates: AtomicBool::new(options.device.link_bytes_per_second.is_some()),
             options,
             reserved_host_bytes: AtomicU64::new(reserved_host_bytes),
+            spill_buffer_bytes,
             process_bytes: AtomicU64::new(0),
             waiting_bytes: AtomicU64::new(0),
             planning_bytes: AtomicU64::new(0),
@@ -110,6 +115,7 @@ impl LimitedDevice {
             device: self.device.clone(),
             options: self.options.clone(),
             reserved_host_bytes: AtomicU64::new(self.reserved_host_bytes().saturating_add(value_bytes)),
+            spill_buffer_bytes: self.spill_buffer_bytes,
             process_bytes: AtomicU64::new(self.process_bytes.load(Ordering::Relaxed)),
             waiting_bytes: AtomicU64::new(self.waiting_bytes.load(Ordering::Relaxed)),
             planning_bytes: AtomicU64::new(self.planning_bytes.load(Ordering::Relaxed)),
@@ -127,6 +133,11 @@ impl LimitedDevice {
     /// Host bytes that are taken regardless of the plan: the device's own and the executor's staging.
     pub(crate) fn reserved_host_bytes(&self) -> u64 {
         self.reserved_host_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The part of [`LimitedDevice::reserved_host_bytes`] that only plans that spill take. The system counts memory once it is used.
+    pub(crate) fn spill_buffer_bytes(&self) -> u64 {
+        self.spill_buffer_bytes
     }
 
     /// Returns the number of processes of the run on this machine, which share its free memory.

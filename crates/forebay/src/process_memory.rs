@@ -5,7 +5,9 @@
 //! pool: moving data within it frees nothing, so what does not fit is recomputed. Only a disk can take bytes away. If no limit is given, a
 //! step that would take more than is free gets the free memory as its limit.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use forebay_base::{DataType, Space};
 use forebay_limits::Use;
@@ -64,8 +66,12 @@ const HOST_ALIGNMENT_BYTES: u64 = 64;
 /// What an allocator, stacks and file buffers may take beyond what was measured, and code that returns to memory once it runs: up to 14 MiB
 /// for the brain's U-Net.
 const SLACK_BYTES: u64 = 20 << 20;
-/// Measurements are rounded up to a multiple of this, so that they stay the same after small changes.
-const MEASURED_STEP_BYTES: u64 = 2 << 20;
+/// Measurements are rounded up to a multiple of this, so that they stay the same after small changes. The lowest limit that an error names
+/// is larger than was measured by as much, because it must also suffice for the next process.
+const MEASURED_STEP_BYTES: u64 = 1 << 20;
+
+/// The time between two looks at the memory of the process.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// Returns why a limit on the process is invalid for a machine that is not one pool.
 ///
@@ -113,9 +119,15 @@ pub(crate) fn plan(
     if !limit.chosen {
         forebay_limits::keep_own_limit();
     }
-    let others = |host_bytes, feeding| other_bytes(program, machine, host_bytes, feeding);
-    if others(host_bytes, Feeding::OnHost)? + in_core_bytes <= limit.bytes {
-        check_planning(&in_core, machine, limit, peak_before_bytes)?;
+    let others = |host_bytes, feeding, spills| other_bytes(program, machine, host_bytes, feeding, spills);
+    let planning = Planning { limit, peak_before_bytes };
+    let need = |tensors_bytes, launch, other_bytes| {
+        let planning_bytes = planning.peak_bytes();
+        Need { tensors_bytes, launch, other_bytes, planning_bytes }
+    };
+    let in_core_need = need(in_core_bytes, String::new(), others(host_bytes, Feeding::OnHost, false)?);
+    if in_core_need.step_bytes() <= limit.bytes {
+        planning.check(machine, in_core_need, None)?;
         count_reserved(&mut in_core, machine.reserved_host_bytes());
         return Ok(in_core);
     }
@@ -127,47 +139,132 @@ pub(crate) fn plan(
     let outputs_bytes = outputs_bytes.max(HOST_ALIGNMENT_BYTES);
     // What the process takes besides device memory. The first plan is expected to have its inputs written in place; after that, the
     // number is that of the plan before.
-    let mut besides_bytes = others(outputs_bytes, Feeding::InPlace)?;
+    let mut besides_bytes = others(outputs_bytes, Feeding::InPlace, false)?;
     if machine.may_simulate() && limit.bytes <= besides_bytes {
         let (limit_bytes, tensors_bytes, launch) = (limit.bytes, in_core_bytes, String::new());
         return Err(Error::MemoryLimit { limit_bytes, tensors_bytes, launch, other_bytes: besides_bytes });
     }
+    let in_one_pool = |budget_bytes: u64, names_least| {
+        let device_budget_bytes = Some(budget_bytes.max(1));
+        let options = PlanOptions { device_budget_bytes, one_pool: true, names_least, ..plain.clone() };
+        plan_in_groups(program, groups, &options, limits, costs)
+    };
+    // Finding the smallest budget takes as long as several plans. If a simulated device is tried next, no error is reported.
+    let names_least = !machine.may_simulate();
     loop {
-        let within = |other_bytes| PlanOptions {
-            device_budget_bytes: Some(limit.bytes.saturating_sub(other_bytes).max(1)),
-            // Finding the smallest budget takes as long as several plans. If spilling or a simulated device is tried next, this error is
-            // not reported.
-            names_least: !machine.may_simulate() && !machine.spills(),
-            ..plain.clone()
-        };
-        let one_pool = PlanOptions { one_pool: true, ..within(besides_bytes) };
-        let planned = match plan_in_groups(program, groups, &one_pool, limits, costs) {
+        let budget_bytes = limit.bytes.saturating_sub(besides_bytes);
+        let planned = match in_one_pool(budget_bytes, names_least && !machine.spills()) {
             Err(PlanError::DeviceBudget { .. }) if machine.spills() => {
-                let on_host = within(others(host_bytes, Feeding::OnHost)?);
-                let spilling = PlanOptions { spill: true, host_budget_bytes: Some(host_bytes), ..on_host };
+                let others_bytes = others(host_bytes, Feeding::OnHost, true)?;
+                let device_budget_bytes = Some(limit.bytes.saturating_sub(others_bytes).max(1));
+                let host_budget_bytes = Some(host_bytes);
+                let spilling = PlanOptions { device_budget_bytes, host_budget_bytes, spill: true, ..plain.clone() };
                 plan_in_groups(program, groups, &spilling, limits, costs)
             }
             planned => planned,
         };
         let mut plan = match planned {
             Ok(plan) => plan,
-            Err(error) => {
-                let least_bytes = match machine.spills() {
-                    true => others(host_bytes, Feeding::OnHost)?,
-                    false => others(outputs_bytes, Feeding::InPlace)?,
+            Err(PlanError::DeviceBudget { .. }) if !names_least => return Err(refused(limit, in_core_need, None)),
+            Err(PlanError::DeviceBudget { minimum_bytes, launch, .. }) => {
+                let mut needs = Vec::new();
+                let smallest = match machine.spills() {
+                    true => {
+                        needs.push(need(minimum_bytes, launch, others(host_bytes, Feeding::OnHost, true)?));
+                        // A small model needs less if it does not spill, because nothing passes through the disk's buffers.
+                        in_one_pool(1, true)
+                    }
+                    false => Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes, launch }),
                 };
-                // The lowest limit that the error names must also suffice for the next process.
-                return Err(refused(error, limit, least_bytes + MEASURED_STEP_BYTES, peak_before_bytes));
+                if let Err(PlanError::DeviceBudget { minimum_bytes, launch, .. }) = smallest {
+                    // The next process makes this plan, without a search for the smallest budget and what that leaves in memory.
+                    forebay_device::process::give_back();
+                    let (planned, planning_bytes) = peak_during(|| in_one_pool(minimum_bytes, true));
+                    let others_bytes = match planned {
+                        Ok(plan) => others(plan.statistics.host_bytes, Feeding::of(&plan), false)?,
+                        Err(_) => others(outputs_bytes, Feeding::InPlace, false)?,
+                    };
+                    let planning_bytes = planning_bytes.max(in_core_need.planning_bytes);
+                    needs.push(Need { planning_bytes, ..need(minimum_bytes, launch, others_bytes) });
+                }
+                return Err(refused(limit, in_core_need, needs));
             }
+            Err(error) => return Err(Error::Plan(error)),
         };
         // Planning itself takes memory, which an allocator may keep.
-        let plan_others_bytes = others(plan.statistics.host_bytes, Feeding::of(&plan))?;
-        if plan_others_bytes.saturating_add(plan.statistics.device_peak_bytes) <= limit.bytes {
-            check_planning(&plan, machine, limit, peak_before_bytes)?;
+        let spills = plan.statistics.spill_bytes > 0;
+        let plan_others_bytes = others(plan.statistics.host_bytes, Feeding::of(&plan), spills)?;
+        let plan_need = need(plan.statistics.device_peak_bytes, String::new(), plan_others_bytes);
+        if plan_need.step_bytes() <= limit.bytes {
+            planning.check(machine, in_core_need, Some(plan_need))?;
             count_reserved(&mut plan, machine.reserved_host_bytes());
             return Ok(plan);
         }
         besides_bytes = plan_others_bytes;
+    }
+}
+
+/// What a plan needs of the process.
+struct Need {
+    /// The bytes of tensors on the device.
+    tensors_bytes: u64,
+    /// The launch that needs the most of them; empty if it is not known.
+    launch: String,
+    /// What the process takes besides tensors while steps run.
+    other_bytes: u64,
+    /// The most that the process took for planning; 0 if that is not known.
+    planning_bytes: u64,
+}
+
+impl Need {
+    /// Returns what the process takes while steps run.
+    fn step_bytes(&self) -> u64 {
+        self.tensors_bytes.saturating_add(self.other_bytes)
+    }
+
+    /// Returns the lowest limit that is enough for planning and steps of the next process.
+    fn limit_bytes(&self) -> u64 {
+        self.step_bytes().max(self.planning_bytes).saturating_add(MEASURED_STEP_BYTES)
+    }
+}
+
+/// The memory that planning itself takes within a limit: for a small model of many launches, more than a step.
+struct Planning {
+    limit: ProcessLimit,
+    /// The peak of the process before planning.
+    peak_before_bytes: u64,
+}
+
+impl Planning {
+    /// Returns the peak of planning; 0 if it is not above the peak before, which may come from the caller's code.
+    fn peak_bytes(&self) -> u64 {
+        Some(peak_bytes()).filter(|&peak_bytes| peak_bytes > self.peak_before_bytes).unwrap_or(0)
+    }
+
+    /// Checks that planning has stayed within a limit that was given. Once steps have run, it is too late for that ([`has_room_to_plan`]).
+    ///
+    /// # Errors
+    /// Fails if planning has exceeded the limit. The error names the smallest of these needs.
+    fn check(&self, machine: &LimitedDevice, in_core: Need, of_plan: Option<Need>) -> Result<(), Error> {
+        let is_exceeded = self.peak_before_bytes <= self.limit.bytes && self.limit.bytes < peak_bytes();
+        if self.limit.chosen || !is_exceeded || machine.device.usage().heap_bytes > 0 {
+            return Ok(());
+        }
+        Err(refused(self.limit, in_core, of_plan))
+    }
+}
+
+/// Returns the error for a limit that is too small for a plan that keeps everything and for others; it names the smallest need.
+fn refused(limit: ProcessLimit, in_core: Need, others: impl IntoIterator<Item = Need>) -> Error {
+    let smaller = |a: Need, b: Need| if b.limit_bytes() < a.limit_bytes() { b } else { a };
+    let least = others.into_iter().fold(in_core, smaller);
+    let (needed_bytes, is_planning) = (least.limit_bytes(), least.planning_bytes > least.step_bytes());
+    let Need { tensors_bytes, launch, .. } = least;
+    let launch = if is_planning { String::new() } else { launch };
+    let other_bytes = needed_bytes.saturating_sub(tensors_bytes);
+    match limit.chosen {
+        true => Error::FreeMemory { free_bytes: limit.bytes, tensors_bytes, launch, other_bytes },
+        false => Error::MemoryLimit { limit_bytes: limit.bytes, tensors_bytes, launch, other_bytes },
     }
 }
 
@@ -180,7 +277,7 @@ fn limit(
     in_core_bytes: u64,
 ) -> Result<Option<ProcessLimit>, Error> {
     let given = machine.options.memory.memory_limit;
-    let unlimited_bytes = match other_bytes(program, machine, host_bytes, Feeding::OnHost) {
+    let unlimited_bytes = match other_bytes(program, machine, host_bytes, Feeding::OnHost, false) {
         Ok(other_bytes) => other_bytes.saturating_add(in_core_bytes),
         // Without a limit, nothing needs to be known.
         Err(_) if given.is_none() => return Ok(None),
@@ -215,55 +312,42 @@ pub(crate) fn count_reserved(plan: &mut Plan, reserved_bytes: u64) {
     statistics.host_budget_bytes = statistics.host_budget_bytes.map(|bytes| bytes.saturating_add(reserved_bytes));
 }
 
-/// Checks that planning itself has stayed within a limit that was given: for a small model of many launches, it can take more memory than a
-/// step. Once steps have run, it is too late for that ([`has_room_to_plan`]).
-///
-/// # Errors
-/// Fails if planning has exceeded the limit.
-fn check_planning(
-    plan: &Plan,
-    machine: &LimitedDevice,
-    limit: ProcessLimit,
-    peak_before_bytes: u64,
-) -> Result<(), Error> {
-    let peak_bytes = peak_bytes();
-    // A peak above the limit before planning says nothing about planning: the caller's code runs in this process, too.
-    let is_exceeded = peak_before_bytes <= limit.bytes && limit.bytes < peak_bytes;
-    if limit.chosen || !is_exceeded || machine.device.usage().heap_bytes > 0 {
-        return Ok(());
-    }
-    let (tensors_bytes, launch) = (plan.statistics.device_peak_bytes, String::new());
-    let other_bytes = other_bytes_at(peak_bytes, tensors_bytes);
-    Err(Error::MemoryLimit { limit_bytes: limit.bytes, tensors_bytes, launch, other_bytes })
-}
-
-/// Returns what a process like this one needs besides tensors if this is its peak with planning.
-fn other_bytes_at(peak_bytes: u64, tensors_bytes: u64) -> u64 {
-    peak_bytes.saturating_sub(tensors_bytes) + MEASURED_STEP_BYTES
-}
-
 /// Returns the most memory that the process has had; 0 if the system does not report it.
 fn peak_bytes() -> u64 {
     forebay_limits::resident().map_or(0, |resident| resident.peak_bytes)
 }
 
-/// Returns why there is no plan, in terms of the process. If planning has taken more memory than the process had before, the next process
-/// needs it, too.
-fn refused(error: PlanError, limit: ProcessLimit, other_bytes: u64, peak_before_bytes: u64) -> Error {
-    match error {
-        PlanError::DeviceBudget { minimum_bytes: tensors_bytes, launch, .. } => {
-            let for_planning_bytes = match peak_bytes() {
-                peak_bytes if peak_bytes > peak_before_bytes => other_bytes_at(peak_bytes, tensors_bytes),
-                _ => 0,
-            };
-            let other_bytes = other_bytes.max(for_planning_bytes);
-            match limit.chosen {
-                true => Error::FreeMemory { free_bytes: limit.bytes, tensors_bytes, launch, other_bytes },
-                false => Error::MemoryLimit { limit_bytes: limit.bytes, tensors_bytes, launch, other_bytes },
-            }
-        }
-        error => Error::Plan(error),
+/// Sets a flag when it is dropped, even if work panics.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// Does work, and returns its result with the most memory that the process had meanwhile, in bytes; 0 if the system does not report it.
+/// Unlike [`peak_bytes`], it does not include what came before. Peaks of less than about a millisecond may be missed.
+fn peak_during<T>(work: impl FnOnce() -> T) -> (T, u64) {
+    let (has_ended, peak_bytes) = (AtomicBool::new(false), AtomicU64::new(0));
+    let look = || {
+        let now_bytes = forebay_limits::resident().map_or(0, |resident| resident.now_bytes);
+        peak_bytes.fetch_max(now_bytes, Ordering::Relaxed);
+    };
+    let result = thread::scope(|scope| {
+        let _ended = Ended(&has_ended);
+        let watch = || {
+            while !has_ended.load(Ordering::Relaxed) {
+                look();
+                thread::sleep(LOOK_EVERY);
+            }
+        };
+        // Without a thread, only the end is seen.
+        let _ = thread::Builder::new().name("memory".to_string()).spawn_scoped(scope, watch);
+        work()
+    });
+    look();
+    (result, peak_bytes.into_inner())
 }
 
 /// Returns the error for a system that does not count memory.
@@ -288,7 +372,13 @@ fn taken_bytes(program: &Program) -> u64 {
 }
 
 /// Returns the number of bytes that the process takes besides tensors on the device.
-fn other_bytes(program: &Program, machine: &LimitedDevice, host_bytes: u64, feeding: Feeding) -> Result<u64, Error> {
+fn other_bytes(
+    program: &Program,
+    machine: &LimitedDevice,
+    host_bytes: u64,
+    feeding: Feeding,
+    spills: bool,
+) -> Result<u64, Error> {
     // While a plan is on the device, what it holds cannot be told apart from the rest.
     let is_idle = machine.device.usage().heap_bytes == 0;
     let is_limited = machine.options.memory.memory_limit.is_some() || machine.process_limit().is_some();
@@ -310,7 +400,9 @@ fn other_bytes(program: &Program, machine: &LimitedDevice, host_bytes: u64, feed
         note_planning(machine);
     }
     let batches = feeding.batches_bytes(program) + OUTPUTS * taken_bytes(program);
-    Ok(measured + host_bytes + machine.reserved_host_bytes() + batches + SLACK_BYTES)
+    let unused_bytes = if spills { 0 } else { machine.spill_buffer_bytes() };
+    let reserved_bytes = machine.reserved_host_bytes().saturating_sub(unused_bytes);
+    Ok(measured + host_bytes + reserved_bytes + batches + SLACK_BYTES)
 }
 
 /// Records what planning took temporarily, which is what the process no longer has.
@@ -334,7 +426,8 @@ fn left_and_lacking(program: &Program, plan: &Plan, machine: &LimitedDevice) -> 
     let limit = machine.process_limit()?;
     // The plan's host bytes include what is reserved.
     let host_bytes = plan.statistics.host_bytes.saturating_sub(machine.reserved_host_bytes());
-    let other_bytes = other_bytes(program, machine, host_bytes, Feeding::of(plan)).ok()?;
+    let spills = plan.statistics.spill_bytes > 0;
+    let other_bytes = other_bytes(program, machine, host_bytes, Feeding::of(plan), spills).ok()?;
     let taken_bytes = other_bytes.saturating_add(plan.statistics.device_peak_bytes);
     Some((limit.bytes.saturating_sub(taken_bytes), taken_bytes.saturating_sub(limit.bytes)))
 }
@@ -349,4 +442,27 @@ pub(crate) fn kept_bytes(program: &Program, plan: &Plan, machine: &LimitedDevice
 /// Returns `true` if the process has grown so much since the plan was made that the limit is too small for both.
 pub(crate) fn is_exceeded(program: &Program, plan: &Plan, machine: &LimitedDevice) -> bool {
     left_and_lacking(program, plan, machine).is_some_and(|(_, lacking_bytes)| lacking_bytes > 0)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peak_of_work_is_that_of_the_work_alone() {
+        let touch = |mib: usize| {
+            let touched = vec![1u8; mib << 20];
+            thread::sleep(50 * LOOK_EVERY);
+            touched[touched.len() / 2]
+        };
+        assert_eq!(touch(256), 1);
+        let before = forebay_limits::resident().unwrap();
+        let (one, peak_bytes) = peak_during(|| touch(64));
+        assert_eq!(one, 1);
+        assert!(
+            (before.now_bytes + (60 << 20)..before.now_bytes + (128 << 20)).contains(&peak_bytes),
+            "{peak_bytes} {before:?}"
+        );
+        assert!(peak_bytes < before.peak_bytes, "{peak_bytes} {before:?}");
+    }
 }

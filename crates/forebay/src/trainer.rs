@@ -406,7 +406,7 @@ impl Trainer {
     }
 
     /// Makes a plan for evaluation. If the optimizer's state is in host memory meanwhile, the plan takes no more than the rest of the
-    /// budget, if possible.
+    /// budget: always within a limit on the process, and within a host budget if possible.
     fn evaluation_plan(&self, sizes: &Sizes) -> Result<LossPlan, Error> {
         let sharded: BTreeSet<String> = self.shards.names().cloned().collect();
         let plan = |machine: &LimitedDevice| LossPlan::evaluation(&self.model, &self.options, sizes, machine, &sharded);
@@ -417,6 +417,8 @@ impl Trainer {
         let with_state = machine.with_values_in_memory(state_bytes.fold(0, u64::saturating_add));
         match with_state.as_ref().map(plan) {
             Some(Ok(plan)) => Ok(plan),
+            // The limit counts the state, wherever it is.
+            Some(refused) if machine.process_limit().is_some() => refused,
             _ => plan(machine),
         }
     }
@@ -606,16 +608,16 @@ impl Trainer {
         self.main().compiled.shared_work.as_ref()
     }
 
-    /// Returns which samples of a batch of the planned size this process computes, if it needs no others; `None` if it needs all samples or
-    /// their sizes can differ.
-    pub fn own_samples(&self) -> Option<Range<u64>> {
+    /// Returns which samples of a batch of the planned size this process computes, as ranges, if it needs no others; `None` if it needs all
+    /// samples or their sizes can differ.
+    pub fn own_samples(&self) -> Option<Vec<Range<u64>>> {
         let plan = self.main();
         let names = plan.inputs.iter().chain([&plan.labels]).map(|info| &info.name);
         let mut shares = names.map(|name| plan.compiled.own_samples(name));
         let first = shares.next()??;
         let is_alike = shares.all(|share| share == Some(first));
         let varies = self.open.values().flatten().any(|&dimension| dimension > 0);
-        (is_alike && !varies).then(|| first.clone())
+        (is_alike && !varies).then(|| first.to_vec())
     }
 
     /// Returns the predicted duration of a step, in seconds, based on the durations measured in the latest steps.

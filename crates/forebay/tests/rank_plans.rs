@@ -8,12 +8,14 @@ use forebay_golden::{Case, host, recipe, trainer_options};
 
 /// The plan of one of several processes, each within its own memory: a budget for tensors, or, for the last of three processes, little more
 /// than the smallest limit that this process can work with, at which whatever does not fit is recomputed.
-fn plan(case: &Case, group: ProcessGroup, shard: Shard) -> Plan {
+fn plan(case: &Case, group: ProcessGroup, shard: Shard, parts: u64) -> Plan {
     let (rank, size) = (group.rank(), group.size());
     let mut engine = host(1 + rank % 2).processes(group);
     engine.device.shard = shard;
     let plan = |engine: &EngineOptions| {
-        let trainer = Trainer::new(case.model(), trainer_options(recipe(case), engine.clone()))?;
+        let mut training = recipe(case);
+        training.accumulate = parts;
+        let trainer = Trainer::new(case.model(), trainer_options(training, engine.clone()))?;
         Ok::<Plan, Error>(trainer.plan().clone())
     };
     if rank % 3 != 2 || size != 3 {
@@ -31,13 +33,14 @@ fn plan(case: &Case, group: ProcessGroup, shard: Shard) -> Plan {
 
 #[test]
 fn plans_of_all_processes_pair_up() {
-    for (name, processes) in [("digits-cnn", 3), ("digits-cnn", 8), ("resnet20", 4), ("tiny-gpt", 2)] {
+    let runs = [("digits-cnn", 3, 1), ("digits-cnn", 8, 1), ("resnet20", 4, 1), ("tiny-gpt", 2, 1), ("tiny-gpt", 3, 4)];
+    for (name, processes, parts) in runs {
         let case = Case::read(name);
         for shard in [Shard::Nothing, Shard::State, Shard::Gradients, Shard::Parameters] {
             let groups = local_communicators(processes).into_iter().map(ProcessGroup::new);
-            let plans: Vec<Plan> = groups.map(|group| plan(&case, group, shard)).collect();
+            let plans: Vec<Plan> = groups.map(|group| plan(&case, group, shard, parts)).collect();
             if let Err(error) = check_plans(&plans.iter().collect::<Vec<&Plan>>()) {
-                panic!("{name}, {processes} processes, {shard:?}: {error}");
+                panic!("{name}, {processes} processes, {parts} parts, {shard:?}: {error}");
             }
         }
     }

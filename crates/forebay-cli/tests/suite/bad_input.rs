@@ -27,6 +27,8 @@ fn command_lines_without_meaning() {
         (train(&data, &model, &["--steps", "0"]), "at least 1"),
         (train(&data, &model, &["--steps", "1", "--epochs", "1"]), "--epochs"),
         (train(&data, &model, &["--learning-rate", "NaN"]), "finite"),
+        (train(&data, &model, &["--learning-rate", "-1"]), "at least 0"),
+        (vec!["plan", &model, "--threads", "-1"], "--threads"),
         (train(&data, &model, &["--optimizer", "adam", "--momentum", "0.9"]), "--momentum"),
         (train(&data, &model, &["--loss", "mse", "--class-axis", "1"]), "--class-axis"),
         (train(&data, &model, &["--checkpoint-every", "2"]), "--checkpoint"),
@@ -73,6 +75,17 @@ fn sizes_that_overflow_or_exhaust_memory() {
     let archive = folder.archive("x.npz", &[("x", &Tensor::from_f32(&[2], &[0.0; 2]))]);
     let huge = folder.write("huge.onnx", &one_node_model("Relu", "r", &[1 << 50]));
     assert_says(&failure(1, &["run", &huge, "--inputs", &archive]), &["'r'", "bytes"]);
+    let (digits, most) = (digits_model(), u64::MAX.to_string());
+    assert_says(&failure(1, &["plan", &digits, "--train", "--batch-size", &most]), &["64 bits"]);
+    let gpt = common::example("../testdata/golden/tiny-gpt/model.onnx");
+    for (model, parts, words) in [
+        (&digits, most.as_str(), "use at most 262144 parts"),
+        (&digits, "200000", "for each part"),
+        (&gpt, "200000", "for each part"),
+    ] {
+        let plan = ["plan", model, "--train", "--batch-size", "8", "--class-axis", "-1", "--accumulate", parts];
+        assert_says(&failure(1, &plan), &[words, "accumulating gradients over"]);
+    }
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::process::{Command, Output};
 
 use crate::common::group::{Group, after};
 use crate::common::{
-    Folder, assert_says, digits_data, digits_model, example, failure, forebay, json, one_node_model, success, texts,
+    Folder, assert_says, digits_data, digits_model, example, failure, forebay, json, least_kib, one_node_model,
+    success, texts,
 };
 use crate::common::{message, number};
 
@@ -213,13 +214,27 @@ fn a_budget_that_is_too_small_for_validation_is_named_before_the_first_step() {
     // Training needs part of the volume at a time; validation needs the predictions for all of it.
     let tight = run("2MiB");
     let (steps, text) = texts(&tight);
-    let (warning, error) = (text.find("warning: validation on "), text.find("error: "));
-    assert!(warning.is_some() && warning < error && steps.contains("step 1/1"), "{steps}{text}");
-    assert!(text.contains("--device-memory ") && tight.status.code() == Some(1), "{text}");
+    assert!(tight.status.code() == Some(1) && !steps.contains("step 1/1"), "{steps}{text}");
+    assert_says(&text, &["error: validation on ", "--device-memory "]);
     let flags = ["--simulate-device", "2MiB", "--validate", &data, "--dry-run"];
-    let error = failure(1, &[&["train", &unet, "--data", &data], flags.as_slice()].concat());
-    assert_says(&error, &["validation on ", "will fail after training"]);
+    assert_says(&failure(1, &[&["train", &unet, "--data", &data], flags.as_slice()].concat()), &["validation on "]);
     let enough = run("6MiB");
     let text = texts(&enough).1;
     assert!(enough.status.success() && !text.contains("warning"), "{text}");
+}
+
+/// Training alone needs less of the host than validation, whose predictions are copied there.
+#[test]
+fn the_host_budget_that_a_refusal_names_is_enough_for_validation() {
+    let golden = |file: &str| example(&format!("../testdata/golden/tiny-gpt/{file}"));
+    let (model, data) = (golden("model.onnx"), golden("inputs.npz"));
+    let train = ["train", &model, "--data", &data, "--class-axis", "-1", "--steps", "1", "--no-compare"];
+    let train = [&train[..], &["--simulate-device", "64MiB"]].concat();
+    let named = |flags: &[&str]| {
+        let error = failure(1, &[&train[..], &["--host-memory", "1MiB"], flags].concat());
+        least_kib(&error, "pass at least --host-memory ")
+    };
+    let (alone_kib, kib) = (named(&[]), named(&["--validate", &data]));
+    assert!(alone_kib < kib, "{alone_kib} {kib}");
+    success(&[&train[..], &["--validate", &data, "--host-memory", &format!("{kib}KiB")]].concat());
 }

@@ -227,3 +227,48 @@ fn inputs_are_in_memory_once_even_if_the_limit_nearly_fits_everything() {
         assert_eq!(bytes(&plan, "bytes_to_device"), 0, "{percent}: {plan}");
     }
 }
+
+/// Runs with a limit. Returns the limit that the refusal names, in KiB; `None` if the run succeeds.
+fn named_least(arguments: &[&str], limit_kib: u64) -> Option<u64> {
+    let output = forebay(&[arguments, &["--json", "--memory-limit", &format!("{limit_kib}KiB")]].concat()).output();
+    let (stdout, stderr) = texts(&output.expect("the program starts"));
+    match serde_json::from_str::<Value>(&stdout) {
+        Ok(report) => {
+            assert!(bytes(&report, "resident_peak_bytes") <= limit_kib * 1024, "{limit_kib} KiB: {report}");
+            None
+        }
+        Err(_) => Some(least_kib(&stderr, "pass at least ")),
+    }
+}
+
+#[test]
+fn every_limit_that_is_too_small_names_the_same_least_and_a_disk_does_not_raise_it() {
+    let (model, data, folder) = (example("digits/model.onnx"), example("digits/digits.npz"), Folder::new());
+    // The last batches of both sets are short.
+    let flags = ["--batch-size", "40", "--steps", "2", "--split", "90/10", "--no-compare", "--threads", "2"];
+    let train = [&["train", &model, "--data", &data], &flags[..]].concat();
+    let least_kib = named_least(&train, 1024).expect("a MiB is too little");
+    assert_eq!(named_least(&train, least_kib), None);
+    for below_kib in [12 << 10, 4 << 10, 2 << 10] {
+        let named_kib = named_least(&train, least_kib - below_kib).expect("less than the least");
+        assert!(named_kib.abs_diff(least_kib) <= 1 << 10, "{below_kib} KiB below {least_kib}: {named_kib}");
+    }
+    let spill = folder.text("");
+    let spilling = [&train[..], &["--spill-dir", &spill]].concat();
+    let named_kib = named_least(&spilling, 1024).expect("a MiB is too little");
+    assert!(named_kib <= least_kib + (1 << 10), "{named_kib} {least_kib}");
+    assert_eq!(named_least(&spilling, named_kib), None);
+}
+
+#[test]
+fn validation_that_a_limit_does_not_allow_is_refused_before_the_first_step() {
+    let (model, data) = (example("digits/model.onnx"), example("digits/digits.npz"));
+    let train = ["train", &model, "--data", &data, "--batch-size", "40", "--steps", "1", "--no-compare"];
+    let validating = [&train[..], &["--validate", &data, "--optimizer", "adam", "--threads", "1"]].concat();
+    let least_kib = named_least(&validating, 1024).expect("a MiB is too little");
+    assert_eq!(named_least(&validating, least_kib), None);
+    let limit = format!("{}KiB", least_kib - (3 << 10));
+    let output = forebay(&[&validating[..], &["--memory-limit", &limit]].concat()).output();
+    let (steps, error) = texts(&output.expect("the program starts"));
+    assert!(!steps.contains("step 1/1") && error.contains("too small"), "{steps}{error}");
+}

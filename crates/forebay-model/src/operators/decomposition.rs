@@ -219,7 +219,10 @@ impl<'a> Composer<'a> {
     pub(crate) fn reshape(&self, x: &Part, shape: &[u64]) -> Result<Part, ModelError> {
         let ty = TensorType::new(x.ty.data_type, shape);
         let count = |shape: &[u64]| shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size));
-        if count(shape).is_none() || count(shape) != count(&x.ty.shape) {
+        if count(&x.ty.shape).is_none() {
+            return Err(self.view.error(format!("{} has more elements than 64 bits can count", x.ty)));
+        }
+        if count(shape) != count(&x.ty.shape) {
             return Err(self.view.error(format!("cannot reshape {} to {ty}: the numbers of elements differ", x.ty)));
         }
         Ok(Part { source: x.source, ty })

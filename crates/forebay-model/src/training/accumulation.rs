@@ -12,8 +12,34 @@ use super::mode::TrainingMode;
 use crate::context::GradientBuilder;
 use crate::error::ModelError;
 use crate::graph::{Attribute, Dimension, Graph, Node, Operation, ValueId};
+use crate::infer::expand::NODES_MAX;
 use crate::infer::infer_node;
 use crate::operators::random::inputs_of_draw;
+
+/// Checks that a step does not become too large to plan if `nodes` nodes are repeated for each part of its batch.
+///
+/// # Errors
+/// Fails if there would be more nodes than a graph can have, and names the largest number of parts.
+///
+/// ```
+/// use forebay_model::training::check_parts;
+///
+/// assert!(check_parts(100, 2621).is_ok());
+/// let error = check_parts(100, 2622).unwrap_err().to_string();
+/// assert!(error.ends_with("use at most 2621 parts, of more samples each"), "{error}");
+/// ```
+pub fn check_parts(nodes: usize, parts: u64) -> Result<(), ModelError> {
+    let parts_max = NODES_MAX as u64 / (nodes as u64).max(1);
+    if parts <= parts_max.max(1) {
+        return Ok(());
+    }
+    let reason = format!(
+        "accumulating gradients over {parts} parts repeats {nodes} nodes for each part, and a step has at most {NODES_MAX} nodes; use at \
+         most {} parts, of more samples each",
+        parts_max.max(1)
+    );
+    Err(ModelError::Request { reason })
+}
 
 /// Returns a part's share of the loss: its loss divided by the number of parts. The gradients of the shares add up to those of the mean.
 pub(super) fn share(graph: &mut Graph, loss: ValueId, parts: u64) -> ValueId {
@@ -28,7 +54,7 @@ pub(super) fn share(graph: &mut Graph, loss: ValueId, parts: u64) -> ValueId {
 /// batch. Gradients become sums, as does the loss, which is returned. Running statistics are updated by the parts in order.
 ///
 /// # Errors
-/// Fails if no input of the model has a batch axis.
+/// Fails if no input of the model has a batch axis, or if there are too many parts ([`check_parts`]).
 pub(super) fn repeat(
     graph: &mut Graph,
     mode: &mut TrainingMode,
@@ -39,6 +65,7 @@ pub(super) fn repeat(
     if parts <= 1 {
         return Ok(loss);
     }
+    check_parts(graph.nodes.len() + mode.update_nodes.len(), parts)?;
     let (nodes, update_nodes) = (std::mem::take(&mut graph.nodes), std::mem::take(&mut mode.update_nodes));
     let slices = split_inputs(graph, [mode.step, mode.factor], parts)?;
     // The values to sum: the gradients, followed by the loss.

@@ -9,7 +9,7 @@ use crate::dependences::{Dependences, ordered_by};
 use crate::liveness::liveness;
 
 /// Sorts launches by part, as far as their dependences allow. The counts that gradients of losses need come first.
-pub(super) fn by_parts(buffers: &[Buffer], mut placed: Vec<Placed>) -> Vec<Placed> {
+pub(crate) fn by_parts(buffers: &[Buffer], mut placed: Vec<Placed>) -> Vec<Placed> {
     let launches: Vec<ProgramLaunch> = placed.iter().map(|placed| placed.launch.clone()).collect();
     let program = Program { buffers: buffers.to_vec(), update_start: launches.len(), launches, ..Program::default() };
     let live = liveness(&program, false);

@@ -15,6 +15,7 @@ use super::sharding::Sharding;
 use super::shares::shares;
 use super::sharing::{Shared, Sharing, State, images_of_writes};
 use super::{Distributed, SharedWork};
+use crate::accumulate::{Placed, by_parts};
 use crate::partition::cut::Cutting;
 use crate::partition::rows::Rows;
 use crate::partition::uncounted_loss;
@@ -29,23 +30,27 @@ pub(super) struct Building<'a> {
     processes: usize,
     /// Shares begin at multiples of this many images.
     quantum: u64,
+    /// The number of parts in which all processes together go through the batch, one after the other. Each process has a share of each part.
+    parts: u64,
     buffers: Vec<Buffer>,
     launches: Vec<ProgramLaunch>,
+    /// By launch: the part that it belongs to. A launch that needs several parts, or none, belongs to the first: it runs as soon as it can.
+    part_of: Vec<u64>,
+    /// The part of the launches that are being added.
+    part: u64,
     update_start: usize,
     /// By buffer: the location of its contents.
     states: Vec<State>,
     /// By distributed buffer: a buffer with all of its contents, as long as they do not change.
     gathered: BTreeMap<BufferId, BufferId>,
-    /// By buffer of slices: the last launch that used all of them.
-    gathered_at: BTreeMap<BufferId, usize>,
+    /// By buffer of slices and part: the buffers with all slices.
+    whole_slices: BTreeMap<(BufferId, u64), slices::Gathered>,
     /// What is sharded among the processes.
     sharding: &'a Sharding,
     /// The launch of the program that is being added.
     number: usize,
     /// Losses that are distributed: the kind of sums, what they read, and the sums.
     losses: Vec<(Summing, Vec<Operand>, Operand)>,
-    /// An operand that all exchanges read and write.
-    order: Option<Operand>,
     work: SharedWork,
 }
 
@@ -54,7 +59,7 @@ impl<'a> Building<'a> {
         program: &'a Program,
         sharding: &'a Sharding,
         (rank, processes): (usize, usize),
-        quantum: u64,
+        (quantum, parts): (u64, u64),
     ) -> Building<'a> {
         let state = |buffer: &Buffer| if buffer.role.is_temporary() { State::Unwritten } else { State::Whole };
         let mut building = Building {
@@ -62,16 +67,18 @@ impl<'a> Building<'a> {
             rank,
             processes,
             quantum,
+            parts,
             buffers: program.buffers.clone(),
             launches: Vec::with_capacity(program.launches.len()),
+            part_of: Vec::with_capacity(program.launches.len()),
+            part: 0,
             update_start: 0,
             states: program.buffers.iter().map(state).collect(),
             gathered: BTreeMap::new(),
-            gathered_at: BTreeMap::new(),
+            whole_slices: BTreeMap::new(),
             sharding,
             number: 0,
             losses: Vec::new(),
-            order: None,
             work: SharedWork::default(),
         };
         building.begin_slices();
@@ -80,7 +87,7 @@ impl<'a> Building<'a> {
 
     /// Distributes the inputs, and returns which of their images this process is fed. An input from which each launch takes only some
     /// images, such as the parts of a batch, is fed whole.
-    pub fn share_inputs(&mut self, batch: &BTreeSet<String>) -> BTreeMap<String, Range<u64>> {
+    pub fn share_inputs(&mut self, batch: &BTreeSet<String>) -> BTreeMap<String, Vec<Range<u64>>> {
         let mut own = BTreeMap::new();
         for NamedOperand { name, operand, .. } in &self.program.inputs {
             let (desc, buffer) = (&operand.desc, operand.buffer.0 as usize);
@@ -101,7 +108,7 @@ impl<'a> Building<'a> {
             self.states[buffer] = match self.program.launches.iter().any(takes_some) {
                 true => State::Batch(images),
                 false => {
-                    own.insert(name.clone(), shares[self.rank].clone());
+                    own.insert(name.clone(), self.own_of(&shares).collect());
                     State::Shared(Shared { images, image_bytes })
                 }
             };
@@ -125,21 +132,36 @@ impl<'a> Building<'a> {
                 self.whole_buffer(operand.buffer)?;
             }
         }
+        if self.parts > 1 {
+            self.order_by_parts();
+        }
         self.update_start = self.launches.len();
         for (number, launch) in (before.len()..).zip(updates) {
             self.number = number;
             self.add_update(number, launch)?;
         }
-        Some(())
+        self.chain_exchanges()
+    }
+
+    /// Sorts launches by part, so that what a part keeps for its backward pass is freed before the next part begins.
+    fn order_by_parts(&mut self) {
+        let launches = std::mem::take(&mut self.launches).into_iter().zip(std::mem::take(&mut self.part_of));
+        let placed = launches.map(|(launch, part)| Placed { launch, source: 0, part }).collect();
+        for Placed { launch, part, .. } in by_parts(&self.buffers, placed) {
+            self.launches.push(launch);
+            self.part_of.push(part);
+        }
     }
 
     /// Returns the finished program; `None` if nothing is distributed.
-    pub fn finish(mut self, inputs: BTreeMap<String, Range<u64>>) -> Option<Distributed> {
+    pub fn finish(mut self, inputs: BTreeMap<String, Vec<Range<u64>>>) -> Option<Distributed> {
         if self.work.shared_launches == 0 && self.sharding.launches.is_empty() && self.sharding.buffers.is_empty() {
             return None;
         }
         let outputs = self.program.outputs.iter().map(|named| {
-            let buffer = self.gathered.get(&named.operand.buffer).copied().unwrap_or(named.operand.buffer);
+            let own = named.operand.buffer;
+            let slices = self.whole_slices.get(&(own, 0)).map(|slices| slices.whole);
+            let buffer = self.gathered.get(&own).copied().or(slices).unwrap_or(own);
             NamedOperand { operand: Operand { buffer, ..named.operand.clone() }, ..named.clone() }
         });
         let outputs = outputs.collect();
@@ -147,7 +169,7 @@ impl<'a> Building<'a> {
             let Some(own) = inputs.get(&named.name) else { return Some(named.clone()) };
             let with_share = |sizes: &[u64]| {
                 let mut sizes = sizes.to_vec();
-                sizes.iter_mut().take(1).for_each(|size| *size = own.end - own.start);
+                sizes.iter_mut().take(1).for_each(|size| *size = images_in(own));
                 sizes
             };
             let desc = &named.operand.desc;
@@ -159,7 +181,8 @@ impl<'a> Building<'a> {
         for (buffer, state) in self.states.iter().enumerate() {
             let bytes = match state {
                 State::Shared(shared) => {
-                    self.own(shared).map(|share| (share.end - share.start) * shared.image_bytes)?
+                    let own: Vec<Range<u64>> = self.own_of(&self.shares(shared.images)?).collect();
+                    images_in(&own) * shared.image_bytes
                 }
                 State::Slice(sliced) => self.own_slice(sliced)?.len(),
                 State::Unwritten | State::Whole | State::Batch(_) | State::NewestSlice(_) => continue,
@@ -173,15 +196,20 @@ impl<'a> Building<'a> {
         }
         let mut program = self.program.clone();
         let shards = self.finish_slices(&mut program)?;
-        let Building { buffers, launches, update_start, work, .. } = self;
+        let Building { parts, buffers, launches, update_start, work, .. } = self;
         let program = Program { buffers, launches, update_start, inputs: fed, outputs, ..program };
         debug_assert_eq!(program.validate().map_err(|error| error.to_string()), Ok(()));
-        Some(Distributed { program, inputs, shards, work })
+        Some(Distributed { program, inputs, parts, shards, work })
     }
 
-    /// Returns the images of each process.
+    /// Returns the images of each process in the first part, then in the second one, and so on. A batch with few images has fewer parts.
     fn shares(&self, images: u64) -> Option<Vec<Range<u64>>> {
-        shares(images, self.processes as u64, self.quantum)
+        (1..=self.parts).rev().find_map(|parts| shares(images, self.processes as u64 * parts, self.quantum))
+    }
+
+    /// Returns what this process has of each part.
+    fn own_of<'b, T: Clone>(&'b self, of_all: &'b [T]) -> impl Iterator<Item = T> + 'b {
+        of_all.iter().skip(self.rank).step_by(self.processes).cloned()
     }
 
     /// Returns the state of an operand's buffer, and its size in bytes.
@@ -193,11 +221,6 @@ impl<'a> Building<'a> {
     fn count(&mut self, launch: &ProgramLaunch, largest_share: f64) {
         let operations = launch.kernel.facts().operations(|operand| launch.desc(operand));
         self.work.operations += operations * largest_share;
-    }
-
-    /// Returns the images of a buffer that this process has.
-    fn own(&self, shared: &Shared) -> Option<Range<u64>> {
-        self.shares(shared.images)?.get(self.rank).cloned()
     }
 
     fn state(&self, buffer: BufferId) -> State {
@@ -225,7 +248,7 @@ impl<'a> Building<'a> {
         }
     }
 
-    /// Returns the rows of each process, if parts can begin there.
+    /// Returns the rows of each process in the first part, then in the second one, and so on, if parts can begin there.
     fn rows(&self, sharing: &Sharing, step: u64) -> Option<Vec<Rows>> {
         let (unit, rows) = (sharing.cut.rows / sharing.images, sharing.cut.rows);
         let shares = self.shares(sharing.images)?;
@@ -234,22 +257,28 @@ impl<'a> Building<'a> {
         all.iter().all(|own| own.start.is_multiple_of(step) && own.end <= rows).then_some(all)
     }
 
-    /// Returns an operand of a part as it is located in this process's buffers. It is within this process's images.
-    fn own_operand(&self, mut operand: Operand) -> Option<Operand> {
-        if let State::Shared(shared) = self.state(operand.buffer) {
-            let before = self.own(&shared)?.start * shared.image_bytes;
-            operand.offset_bytes = operand.offset_bytes.checked_sub(before)?;
-        }
-        Some(operand)
+    /// Returns the operands of a launch on images of the current part, as they are located in this process's buffers, in which its images
+    /// follow each other.
+    fn own_operands(&self, operands: Vec<Operand>) -> Option<Vec<Operand>> {
+        let own = |mut operand: Operand| {
+            if let State::Shared(shared) = self.state(operand.buffer) {
+                let shares = self.shares(shared.images)?;
+                let own: Vec<Range<u64>> = self.own_of(&shares).collect();
+                let (earlier, now) = (own.get(..self.part as usize)?, own.get(self.part as usize)?);
+                let elsewhere = (now.start - images_in(earlier)) * shared.image_bytes;
+                operand.offset_bytes = operand.offset_bytes.checked_sub(elsewhere)?;
+            }
+            Some(operand)
+        };
+        operands.into_iter().map(own).collect()
     }
 
     fn own_part(&self, part: ProgramLaunch) -> Option<ProgramLaunch> {
-        let own = |operands: Vec<Operand>| operands.into_iter().map(|operand| self.own_operand(operand)).collect();
-        let (reads, writes): (Option<Vec<_>>, Option<Vec<_>>) = (own(part.reads), own(part.writes));
-        Some(ProgramLaunch { reads: reads?, writes: writes?, ..part })
+        let (reads, writes) = (self.own_operands(part.reads)?, self.own_operands(part.writes)?);
+        Some(ProgramLaunch { reads, writes, ..part })
     }
 
-    /// Adds this process's part of a launch whose results have images. `None` if that is impossible; in this case nothing has changed.
+    /// Adds this process's share of a launch whose results have images, part by part. `None` if that is impossible; in this case nothing has changed.
     fn add_shared(&mut self, launch: &ProgramLaunch, sharing: &Sharing) -> Option<()> {
         let cutting = Cutting::new(launch, &sharing.cut)?;
         let rows = self.rows(sharing, sharing.dimension.cut?)?;
@@ -261,23 +290,47 @@ impl<'a> Building<'a> {
             sums = Some(found?.2.clone());
         }
         witnesses(&rows).into_iter().try_for_each(|rows| cutting.part(rows, None).map(drop))?;
-        let part = cutting.part(rows[self.rank], None)?;
-        let before = self.states.clone();
+        let before: Vec<State> = launch.writes.iter().map(|write| self.state(write.buffer)).collect();
         for (write, shared) in launch.writes.iter().zip(&sharing.writes) {
             self.states[write.buffer.0 as usize] = State::Shared((*shared)?);
         }
-        let Some(mut part) = self.own_part(part) else {
-            self.states = before;
+        let own = self.own_of(&rows).collect::<Vec<Rows>>();
+        let own = self.each_part(own.len(), |building, part| building.own_part(cutting.part(own[part], None)?));
+        let Some(own) = own else {
+            launch.writes.iter().zip(before).for_each(|(write, state)| self.states[write.buffer.0 as usize] = state);
             return None;
         };
-        part.reads.extend(sums);
         for write in &launch.writes {
             self.gathered.remove(&write.buffer);
         }
         self.work.shared_launches += 1;
-        self.count(launch, largest_share(&rows));
-        self.launches.push(part);
+        self.count(launch, self.largest_share(&rows));
+        let mut own = own.into_iter();
+        self.each_part(own.len(), |building, _| {
+            let mut part = building.with_own_slices(own.next()?)?;
+            part.reads.extend(sums.clone());
+            building.push_launch(part);
+            Some(())
+        })?;
         Some(())
+    }
+
+    /// Does something for each of the first parts, and returns the results.
+    fn each_part<T>(&mut self, parts: usize, mut each: impl FnMut(&mut Self, usize) -> Option<T>) -> Option<Vec<T>> {
+        let all = (0..parts).map(|part| {
+            self.part = part as u64;
+            each(self, part)
+        });
+        let all: Option<Vec<T>> = all.collect();
+        self.part = 0;
+        all
+    }
+
+    /// Returns the largest fraction of all rows that a process has.
+    fn largest_share(&self, rows: &[Rows]) -> f64 {
+        let all = rows.last().map_or(1, |last| last.end).max(1);
+        let of_process = |rank: usize| rows[rank..].iter().step_by(self.processes).map(|own| own.len()).sum::<u64>();
+        (0..self.processes).map(of_process).max().unwrap_or(all) as f64 / all as f64
     }
 
     /// Adds a launch that every process computes, with whole operands. `None` if it would have to write a part of a distributed buffer and
@@ -316,7 +369,7 @@ impl<'a> Building<'a> {
             }
             self.states[write.buffer.0 as usize] = images.map_or(State::Whole, State::Batch);
         }
-        self.launches.push(launch);
+        self.push_launch(launch);
         for (buffer, whole) in slices {
             self.keep_slice(buffer, &whole)?;
         }
@@ -328,7 +381,12 @@ impl<'a> Building<'a> {
     }
 
     fn push(&mut self, name: String, kernel: Kernel, reads: Vec<Operand>, writes: Vec<Operand>) {
-        self.launches.push(ProgramLaunch::new(name, kernel, reads, writes));
+        self.push_launch(ProgramLaunch::new(name, kernel, reads, writes));
+    }
+
+    fn push_launch(&mut self, launch: ProgramLaunch) {
+        self.launches.push(launch);
+        self.part_of.push(self.part);
     }
 
     /// Adds a separate buffer.
@@ -355,8 +413,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Returns the fraction of all rows that the process with the most rows has.
-fn largest_share(rows: &[Rows]) -> f64 {
-    let all = rows.last().map_or(1, |last| last.end).max(1);
-    rows.iter().map(|own| own.len()).max().unwrap_or(all) as f64 / all as f64
+/// Returns the number of images in ranges.
+fn images_in(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
 }

@@ -48,33 +48,54 @@ impl Planner<'_> {
         let tile_bytes = self.limits.tile_size_bytes;
         let budget_bytes = options.device_budget_bytes.unwrap_or(u64::MAX);
         let capacity_bytes = budget_bytes / tile_bytes * tile_bytes;
-        let mut least_bytes = match self.in_one_pool(file, finest, capacity_bytes, options)? {
-            Found::Plan(plan) => return Ok(*plan),
-            Found::Least(bytes) => bytes.max(capacity_bytes.saturating_add(1)).max(range_bytes.start),
-        };
+        if capacity_bytes >= range_bytes.start
+            && let Found::Plan(plan) = self.in_one_pool(file, finest, capacity_bytes, options)?
+        {
+            return Ok(*plan);
+        }
         let (_, launch) = minimum_budget(file, self.limits);
         if !options.names_least {
             return Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: range_bytes.start, launch });
         }
         // A search with more to fill does not necessarily find what one with less found.
-        let high_bytes = range_bytes.end.next_multiple_of(tile_bytes);
-        let (rounds, parts) = match self.gains_by_files(capacity_bytes) {
+        match self.least_in_one_pool(file, finest, range_bytes, options)? {
+            (minimum_bytes, Some(plan)) if minimum_bytes <= capacity_bytes => Ok(plan),
+            (minimum_bytes, _) => Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes, launch }),
+        }
+    }
+
+    /// Returns the smallest capacity that was found to be enough, and its plan unless everything stays. The search does not depend on the
+    /// budget, so every budget that is too small names the same one.
+    fn least_in_one_pool(
+        &self,
+        file: &Candidate,
+        finest: Option<&Cutting>,
+        range_bytes: Range<u64>,
+        options: &PlanOptions,
+    ) -> Result<(u64, Option<Plan>), PlanError> {
+        let tile_bytes = self.limits.tile_size_bytes;
+        let mut high_bytes = range_bytes.end.next_multiple_of(tile_bytes);
+        let (rounds, parts) = match self.gains_by_files(0) {
             true => (MODEL_FILES_LEAST_ROUNDS, MODEL_FILES_LEAST_PARTS),
             false => (ONE_POOL_LEAST_ROUNDS, ONE_POOL_CUT_PARTS),
         };
-        for _ in 0..rounds {
-            if least_bytes >= range_bytes.end {
+        let (mut low_bytes, mut found) = (0, None);
+        for _ in 0..=rounds {
+            match self.in_one_pool(file, finest, low_bytes, options)? {
+                Found::Plan(plan) => {
+                    (high_bytes, found) = (low_bytes, Some(*plan));
+                    break;
+                }
+                Found::Least(bytes) => {
+                    let bytes = bytes.max(low_bytes + low_bytes / parts + 1).max(range_bytes.start);
+                    low_bytes = bytes.checked_next_multiple_of(tile_bytes).unwrap_or(high_bytes);
+                }
+            }
+            if low_bytes >= high_bytes {
                 break;
             }
-            let capacity_bytes = least_bytes.next_multiple_of(tile_bytes);
-            match self.in_one_pool(file, finest, capacity_bytes, options)? {
-                Found::Plan(_) => {
-                    return Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: capacity_bytes, launch });
-                }
-                Found::Least(bytes) => least_bytes = bytes.max(least_bytes + least_bytes / parts),
-            }
         }
-        Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: high_bytes, launch })
+        Ok((high_bytes, found))
     }
 
     /// The same within a capacity. If nothing fits, returns how many bytes would be enough for what was found.

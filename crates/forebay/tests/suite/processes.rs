@@ -74,6 +74,15 @@ fn any_number_of_processes_gives_the_bits_of_one() {
     }
 }
 
+/// Of more than 16 processes, each checks the parts of a few instead of all.
+#[test]
+fn many_processes_give_the_bits_of_one() {
+    let case = Case::read("digits-cnn");
+    for processes in [17, 24, 32] {
+        run_together(&case, &recipe(&case), processes, 1);
+    }
+}
+
 #[test]
 fn parts_of_a_batch_are_shared_out() {
     for (name, parts, processes) in [("digits-cnn", 2, 2), ("tiny-gpt", 2, 2), ("tiny-gpt", 4, 3)] {

@@ -202,6 +202,10 @@ fn what_was_not_collected_is_not_there() {
 
 const FEATURES: usize = 96;
 const HIDDEN: usize = 160;
+/// The number of samples in a batch, or in a part of one: the shares of four processes in a part consist of whole reduction blocks.
+fn batch(training: &TrainingOptions) -> u64 {
+    if training.accumulate > 1 { 256 } else { 64 }
+}
 
 /// A model of matrices, `scale` times as large in each direction. One of them is used twice, the second time transposed.
 fn matrices(scale: usize) -> Model {
@@ -255,7 +259,7 @@ fn recipes() -> Vec<(&'static str, TrainingOptions)> {
 
 fn trainer_of(model: Model, training: &TrainingOptions, engine: EngineOptions, chaos_seed: Option<u64>) -> Trainer {
     let mut options = trainer_options(training.clone(), engine);
-    options.batch_size = Some(64);
+    options.batch_size = Some(batch(training));
     match chaos_seed {
         Some(seed) => Trainer::with_device(model, options, chaos(1, seed)).unwrap(),
         None => Trainer::new(model, options).unwrap(),
@@ -289,6 +293,19 @@ fn what_happens_between_gradients_and_updates_has_the_bits_of_the_whole() {
             assert!(found.iter().all(|(losses, _)| *losses == expected.0), "{what}, {shard:?}, {processes} processes");
             assert!(found[0].1 == expected.1, "values, {what}, {shard:?}, {processes} processes");
         }
+    }
+}
+
+/// Of more than 16 processes, each checks the parts of a few instead of all.
+#[test]
+fn slices_of_many_processes_have_the_bits_of_the_whole() {
+    let mut training = TrainingOptions::new(Loss::MeanSquaredError, Optimizer::adam(0.01));
+    for (processes, parts) in [(17, 1), (24, 1), (32, 2)] {
+        training.accumulate = parts;
+        let expected = train_matrices(trainer_of(matrices(1), &training, host(2), None));
+        let found = train_sharded(&|| matrices(1), &training, processes, Shard::Parameters);
+        assert!(found.iter().all(|(losses, _)| *losses == expected.0), "{processes} processes");
+        assert!(found[0].1 == expected.1, "values, {processes} processes");
     }
 }
 
@@ -342,13 +359,28 @@ fn one_element_of_a_slice_is_there_in_every_process() {
 }
 
 #[test]
+fn all_processes_go_through_the_same_part_if_they_keep_slices_of_parameters() {
+    let mut training = TrainingOptions::new(Loss::MeanSquaredError, Optimizer::adam(0.01));
+    training.accumulate = 2;
+    let samples = |shard| {
+        let engine = host(1).processes(ProcessGroup::for_plans(4)).shard(shard);
+        trainer_of(matrices(1), &training, engine, None).own_samples()
+    };
+    let of_gradients = samples(Shard::Gradients).unwrap();
+    assert_eq!((of_gradients.len(), &of_gradients[0]), (1, &(0..128)));
+    assert_eq!(samples(Shard::Parameters), Some(vec![0..64, 256..320]));
+}
+
+#[test]
 fn each_process_keeps_its_slice_of_gradients_until_the_update() {
     let scale = 4;
     let matrices_bytes = (4 * scale * scale * (FEATURES * HIDDEN + 2 * HIDDEN * HIDDEN)) as u64;
     for (what, training) in recipes() {
         let peak = |shard| {
             let engine = host(1).processes(ProcessGroup::for_plans(4)).shard(shard);
-            trainer_of(matrices(scale), &training, engine, None).statistics().in_core_peak_bytes
+            let mut options = trainer_options(training.clone(), engine);
+            options.batch_size = Some(64);
+            Trainer::new(matrices(scale), options).unwrap().statistics().in_core_peak_bytes
         };
         let [state, gradients, parameters] = ALL.map(peak);
         assert!(gradients < state && parameters <= gradients, "{what}: {state}, {gradients}, {parameters}");

@@ -2,8 +2,8 @@
 //!
 //! The kernels that sum everything at once use the same functions, so parts agree with them bit for bit.
 
-use forebay_base::Kernel;
 use forebay_base::kernel::{Summing, add_statistics};
+use forebay_base::{DataType, Kernel};
 
 use super::element::{Float, for_type};
 use super::loss::{cross_entropy, squared_error};
@@ -64,25 +64,46 @@ unsafe fn sums<T: Float>(of: Summing, reads: &[View], sums: &View) -> Result<(),
 /// As [`super::run`].
 unsafe fn add(of: Summing, reads: &[View], sums: &View) -> Result<(), String> {
     let rows = of.rows() as usize;
-    let channels = sums.count() / rows;
-    for view in [&reads[0], &reads[1], sums] {
-        check_sums(view, rows * channels)?;
-    }
-    let [earlier, later, sums] = [&reads[0], &reads[1], sums].map(Pointer::<f64>::of);
-    for channel in 0..channels {
+    let (tables, count) = match sums.sizes()[..] {
+        [tables, own, channels] => (tables, own * channels),
+        _ => (1, sums.count()),
+    };
+    let channels = count / rows;
+    let apart = [&reads[0], &reads[1], sums].map(|view| tables_apart(view, tables, [rows, channels]));
+    let [earlier_apart, later_apart, sums_apart] = apart;
+    let apart = [earlier_apart?, later_apart?, sums_apart?];
+    let first = [&reads[0], &reads[1], sums].map(Pointer::<f64>::of);
+    for (table, channel) in (0..tables).flat_map(|table| (0..channels).map(move |channel| (table, channel))) {
         // SAFETY: the views have these elements, and earlier sums are read before the sums that replace them are written.
         unsafe {
-            let at = |table: Pointer<f64>, row: usize| table.at((row * channels + channel) as isize);
+            let at =
+                |view: usize, row: usize| first[view].at((table * apart[view] + row * channels + channel) as isize);
             if matches!(of, Summing::BatchStatistics { .. }) {
-                let [earlier, later] = [earlier, later].map(|table| std::array::from_fn(|row| *at(table, row)));
+                let [earlier, later] = [0, 1].map(|view| std::array::from_fn(|row| *at(view, row)));
                 let both = add_statistics(earlier, later);
-                both.iter().enumerate().for_each(|(row, &sum)| *at(sums, row) = sum);
+                both.iter().enumerate().for_each(|(row, &sum)| *at(2, row) = sum);
             } else {
-                (0..rows).for_each(|row| *at(sums, row) = *at(earlier, row) + *at(later, row));
+                (0..rows).for_each(|row| *at(2, row) = *at(0, row) + *at(1, row));
             }
         }
     }
     Ok(())
+}
+
+/// Returns the number of elements from one table of sums to the next.
+///
+/// # Errors
+/// Returns an error if the view does not hold these tables, or has gaps within one.
+fn tables_apart(view: &View, tables: usize, [rows, channels]: [usize; 2]) -> Result<usize, String> {
+    let (sizes, strides) = (view.sizes(), view.strides());
+    if sizes.len() != 3 {
+        return check_sums(view, tables * rows * channels).map(|()| rows * channels);
+    }
+    if sizes != [tables, rows, channels] || strides[1..] != [channels, 1] || view.desc.data_type() != DataType::Float64
+    {
+        return Err(format!("{} does not contain {tables} tables of {rows} x {channels} float64 sums", view.desc));
+    }
+    Ok(strides[0])
 }
 
 /// # Safety
@@ -121,9 +142,9 @@ unsafe fn finish<T: Float>(of: Summing, reads: &[View], writes: &[View]) -> Resu
 mod tests {
     use std::ops::Range;
 
+    use forebay_base::TensorDesc;
     use forebay_base::kernel::{Activation, reduction_block_of_channels, reduction_block_rows};
     use forebay_base::sum_tree::{PartialSums, nodes_of};
-    use forebay_base::{DataType, TensorDesc};
 
     use super::super::testing::{Random, Tensor, desc, run};
     use super::*;
@@ -200,6 +221,32 @@ mod tests {
             let labels = Tensor::new(&desc(DataType::Int64, &[blocks, 2048]), &labels);
             let of = Summing::CrossEntropy { axis: 1, ignore_index: Some(3) };
             check(of, &[tensor(&[blocks, 7, 2048]), labels], &[], 1, (blocks, 1));
+        }
+    }
+
+    #[test]
+    fn several_tables_are_added_at_once() {
+        let (tables, channels) = (3, 5);
+        for of in [Summing::BatchStatistics { group_size: 1 }, Summing::Rows { axes: 1 }] {
+            let (rows, mut random) = (of.rows(), Random::new(8));
+            let one = desc(DataType::Float64, &[rows, channels]);
+            let mut table = || Tensor::new(&one, &random.values((rows * channels) as usize));
+            let pairs: Vec<[Tensor; 2]> = (0..tables).map(|_| [table(), table()]).collect();
+            // One after the other, or with room for four numbers between them.
+            for gap in [0, 4] {
+                let apart = rows * channels + gap;
+                let all =
+                    TensorDesc::strided(DataType::Float64, &[tables, rows, channels], &[apart, channels, 1]).unwrap();
+                let of_all = |side: usize| {
+                    Tensor::arranged(&all, &pairs.iter().flat_map(|pair| pair[side].values()).collect::<Vec<f64>>())
+                };
+                let found =
+                    run(&Kernel::AddSums { of }, &[&of_all(0), &of_all(1)], std::slice::from_ref(&all)).remove(0);
+                let sum = |[earlier, later]: &[Tensor; 2]| {
+                    run(&Kernel::AddSums { of }, &[earlier, later], std::slice::from_ref(&one)).remove(0).values()
+                };
+                assert_eq!(found.values(), pairs.iter().flat_map(sum).collect::<Vec<f64>>(), "{of:?}, {gap}");
+            }
         }
     }
 }

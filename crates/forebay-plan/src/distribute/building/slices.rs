@@ -7,8 +7,8 @@ use forebay_base::kernel::facts::OperandRef;
 use forebay_base::{ByteRange, Kernel, TensorDesc};
 use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch};
 
+use super::Building;
 use super::exchange::bytes_of;
-use super::{Building, largest_share};
 use crate::distribute::sharding::Flat;
 use crate::distribute::sharing::{Sliced, State};
 use crate::partition::cut::Cutting;
@@ -16,6 +16,13 @@ use crate::partition::rows::Rows;
 
 /// A gathered parameter is dropped, and gathered again later, if it is not needed again within this many launches.
 const KEPT_LAUNCHES: usize = 12;
+
+/// A buffer with all slices of another buffer.
+pub(super) struct Gathered {
+    pub whole: BufferId,
+    /// The last launch that used it.
+    used: usize,
+}
 
 impl Building<'_> {
     /// Returns each process's slice, in bytes.
@@ -33,19 +40,35 @@ impl Building<'_> {
     /// Returns a buffer with all elements of a buffer of which each process has a slice.
     pub(super) fn gathered_slices(&mut self, buffer: BufferId, sliced: Sliced) -> Option<BufferId> {
         let now = self.number;
-        if let (Some(&whole), Some(used)) = (self.gathered.get(&buffer), self.gathered_at.get_mut(&buffer))
+        if let Some(Gathered { whole, used }) = self.whole_slices.get_mut(&(buffer, self.part))
             && now - *used < KEPT_LAUNCHES
         {
             *used = now;
-            return Some(whole);
+            return Some(*whole);
         }
         let sizes = self.sizes_of(&sliced)?;
         let name = self.buffers[buffer.0 as usize].name.clone();
         let whole = self.buffer(format!("all of {name}"), sizes.iter().sum::<u64>().next_multiple_of(4))?;
         self.exchange_all(&name, buffer, whole, &sizes)?;
-        self.gathered.insert(buffer, whole);
-        self.gathered_at.insert(buffer, now);
+        self.whole_slices.insert((buffer, self.part), Gathered { whole, used: now });
         Some(whole)
+    }
+
+    /// Returns a launch of the current part with buffers of slices that this part has gathered, instead of those of the first part: what a
+    /// part has gathered is dropped before the next part begins.
+    pub(super) fn with_own_slices(&mut self, mut launch: ProgramLaunch) -> Option<ProgramLaunch> {
+        if self.part == 0 {
+            return Some(launch);
+        }
+        for read in &mut launch.reads {
+            let first = self.whole_slices.iter().find(|((_, part), of)| *part == 0 && of.whole == read.buffer);
+            if let Some((&(buffer, _), _)) = first
+                && let State::Slice(sliced) = self.state(buffer)
+            {
+                read.buffer = self.gathered_slices(buffer, sliced)?;
+            }
+        }
+        Some(launch)
     }
 
     /// Returns the number of bytes in each process's slice.
@@ -93,7 +116,7 @@ impl Building<'_> {
                 self.sharding.buffers.contains_key(&write.buffer) || self.sharding.kept.contains(&write.buffer);
             self.states[write.buffer.0 as usize] =
                 if is_kept { State::Slice(sliced) } else { State::NewestSlice(sliced) };
-            self.gathered.remove(&write.buffer);
+            self.whole_slices.retain(|(buffer, _), _| *buffer != write.buffer);
         }
         for (number, read) in part.reads.iter_mut().enumerate() {
             let is_elsewhere = match self.state(read.buffer) {
@@ -111,8 +134,8 @@ impl Building<'_> {
                 operand.offset_bytes = operand.offset_bytes.checked_sub(self.own_slice(&sliced)?.start)?;
             }
         }
-        self.count(&flat.launch, largest_share(&rows));
-        self.launches.push(part);
+        self.count(&flat.launch, self.largest_share(&rows));
+        self.push_launch(part);
         Some(())
     }
 
