@@ -33,7 +33,14 @@ fn plan(case: &Case, group: ProcessGroup, shard: Shard, parts: u64) -> Plan {
 
 #[test]
 fn plans_of_all_processes_pair_up() {
-    let runs = [("digits-cnn", 3, 1), ("digits-cnn", 8, 1), ("resnet20", 4, 1), ("tiny-gpt", 2, 1), ("tiny-gpt", 3, 4)];
+    let runs = [
+        ("digits-cnn", 3, 1),
+        ("digits-cnn", 3, 2),
+        ("digits-cnn", 8, 1),
+        ("resnet20", 4, 1),
+        ("tiny-gpt", 2, 1),
+        ("tiny-gpt", 2, 4),
+    ];
     for (name, processes, parts) in runs {
         let case = Case::read(name);
         for shard in [Shard::Nothing, Shard::State, Shard::Gradients, Shard::Parameters] {
