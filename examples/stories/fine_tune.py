@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A pretrained model learns another task, without PyTorch and in a quarter of the memory.
+"""A pretrained model learns another task, without PyTorch and in a third of the memory.
 
     python3 examples/stories/fine_tune.py          # needs: pip install numpy onnxruntime
 
@@ -120,7 +120,7 @@ def main():
     import onnxruntime
 
     # The quick form takes some 95 MiB, half of which is for the program itself and its reserve.
-    batch, steps, limit = (16, 6, "65%") if arguments.quick else (64, 20, "25%")
+    batch, steps, limit = (16, 6, "65%") if arguments.quick else (64, 20, "35%")
     recipe = ["train", arguments.model, "--data", told.path("train.npz"), "--replace", HEAD, "--classes", len(ENCODINGS), "--loss-output", LOGITS,
               "--lora", "*Conv_0*", "--rank", 16, "--lora-also", HEAD, "--lora-also", "*Dense_1*",
               "--batch-size", batch, "--shuffle", 1, "--optimizer", "adamw", "--no-compare"]
@@ -139,7 +139,7 @@ def main():
     told.check(after > before["accuracy"] + 0.2, "held-out samples are told apart better than before")
     told.check(peak <= tight["memory_limit_bytes"], "the whole process stayed within its limit")
     if not arguments.quick:
-        told.check(peak <= 0.25 * whole, "the whole process took a quarter of the memory")
+        told.check(peak <= 0.35 * whole, "the whole process took about a third of the memory")
         told.check(after > 0.9, "nine of ten held-out samples are told apart")
     told.check(story.same_bytes(told.path("free.onnx"), told.path("tuned.onnx")), "the model has the same bytes as without a limit")
 
