@@ -29,9 +29,10 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
     check_outputs(arguments)?;
     let folders = [&arguments.checkpoint, &arguments.records.best_checkpoint];
     folders.into_iter().flatten().try_for_each(|folder| output::check_folder(folder))?;
-    let Opened { model, options, trainer, mut data, validation, sampler, batch_size, shuffle, invalid, .. } =
-        opening::open(arguments, &Processes::default())?;
-    if let Some(failure) = invalid {
+    let Opened {
+        model, options, trainer, mut data, validation, sampler, batch_size, shuffle, validation_failure, ..
+    } = opening::open(arguments, &Processes::default())?;
+    if let Some(failure) = validation_failure {
         return Err(failure);
     }
     let (model, trainer) = (&model, &trainer);

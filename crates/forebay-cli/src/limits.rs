@@ -62,7 +62,7 @@ pub fn open_or_name_least<T>(mut open: impl FnMut(Option<Enough>) -> Result<T, F
         if named <= enough {
             break;
         }
-        // The user knows nothing of these attempts.
+        // The error quotes the limit that the user gave, not that of this attempt.
         let quoted = error.to_string();
         match (&mut *error, &*given) {
             (Error::MemoryLimit { limit_bytes, .. }, Error::MemoryLimit { limit_bytes: given_bytes, .. })

@@ -43,7 +43,7 @@ pub struct Opened {
     /// The file that the budget is read from.
     pub budget_file: Option<BudgetFile>,
     /// Why validation will fail, if it will.
-    pub invalid: Option<Failure>,
+    pub validation_failure: Option<Failure>,
 }
 
 /// Opens everything, for one of several processes.
@@ -157,7 +157,7 @@ fn open_with(arguments: &TrainArguments, processes: &Processes, enough: Option<E
         trainer.restore(checkpoint)?;
     }
     let batch_size = trainer.batch_size();
-    let invalid = match plan_validation(&mut trainer, arguments, batch_size, validation.as_ref()) {
+    let validation_failure = match plan_validation(&mut trainer, arguments, batch_size, validation.as_ref()) {
         Err(failure @ Failure::Budget(..)) => return Err(failure),
         planned => planned.err(),
     };
@@ -183,7 +183,7 @@ fn open_with(arguments: &TrainArguments, processes: &Processes, enough: Option<E
         shuffle,
         position,
         budget_file,
-        invalid,
+        validation_failure,
     })
 }
 

@@ -221,7 +221,7 @@ impl<'a> Run<'a> {
             shuffle,
             position,
             budget_file,
-            invalid,
+            validation_failure,
         } = opening::open(arguments, &processes)?;
         tell_of_untrained(&model)?;
         tell_of_probabilities(&model, &arguments.training);
@@ -229,7 +229,7 @@ impl<'a> Run<'a> {
         tell_of_limit(trainer.memory_limit());
         tell_of_budget(&arguments.device, trainer.budget_excludes_process());
         arguments.updates.tell(&trainer.plan_as_made().statistics);
-        if let Some(failure) = invalid {
+        if let Some(failure) = validation_failure {
             output::complain(&format!("warning: {failure}"));
         }
         let steps_in_all = opening::steps_in_all(arguments, sampler.steps_per_epoch(), trainer.step_count())?;

@@ -76,7 +76,7 @@ fn sums(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) 
 fn add(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
     let ([earlier, later], [sums]) = (exactly(reads, "operands")?, exactly(writes, "results")?);
     if sums.sizes().len() > 2 {
-        // Only many processes add these, and GPUs run alone.
+        // Only runs of many processes add several tables at once, and GPUs do not take part in these.
         return Err("several tables of sums".into());
     }
     let channels = sums.element_count() / of.rows();

@@ -1,11 +1,11 @@
-//! Threads that share work: jobs, each of which one thread does, and loops, whose tasks they divide among themselves.
+//! Threads that share work: jobs, each done by one thread, and parallel loops, whose tasks are divided among the threads.
 //!
 //! A loop belongs to the thread that begins it, which works on it until all its tasks are done; threads that have nothing else to do help.
 //! Each worker has a range of the tasks, the same one in loops of the same length, so that what one loop leaves in a core's cache is there
 //! for the next. A worker without tasks takes half of what another has left.
 //!
-//! Who waits looks for news for a moment before it sleeps: launches follow each other within microseconds, and waking a thread takes longer.
-//! It does not yield meanwhile: with other processes beside this one, a thread that yields comes back only after their time slices.
+//! A thread that waits spins for a moment before it sleeps: launches follow each other within microseconds, and waking a thread takes longer.
+//! It does not yield while it spins: if other programs keep the processors busy, a thread that yields has to wait for their time slices to end.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -21,12 +21,12 @@ use crate::shim::{lock, spin_until, thread_local, wait};
 const SPIN: Duration = Duration::from_micros(100);
 
 thread_local! {
-    /// Whether the thread is doing a job of workers, and whether it has added jobs to theirs meanwhile that no one was told of.
+    /// While the thread does a job: whose job it is, and whether it has added jobs of which no other thread has been told.
     static IN_JOB: Cell<Option<Unannounced>> = const { Cell::new(None) };
 }
 
-/// Jobs that were added by a job, whose thread looks for the next one soon. It takes the first of them itself, which is faster than another
-/// thread that has to notice it first, and tells others of the rest.
+/// Jobs that were added by a job. Its thread looks for the next job soon: it takes the first of them itself, because another thread would have
+/// to notice it first, and then tells others of the rest.
 #[derive(Clone, Copy)]
 struct Unannounced {
     /// Distinguishes workers from others.
@@ -183,7 +183,7 @@ impl<T: Tasks> Workers<T> {
         let mut has_spun = false;
         loop {
             if let Some(found) = state.find() {
-                // Whoever begins a loop wakes one thread, and each that comes wakes one more: no thread has to wake all of them.
+                // The thread that begins a loop wakes one other, and each thread that joins wakes one more, so that no thread has to wake all.
                 if has_added_jobs && !state.jobs.is_empty() {
                     self.announce(state);
                 } else if matches!(found, Found::Loop(_)) && state.spinning == 0 && !state.sleeping.is_empty() {

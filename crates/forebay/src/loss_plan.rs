@@ -279,6 +279,7 @@ fn step_graph(model: &Model, options: &TrainingOptions, sizes: &Sizes) -> Result
         let graph = training_graph(&model.open_graph(sizes)?, options)?;
         return Ok(Step { graph, parts: 1, parts_apart: None });
     }
+    // A number of parts that no model can have is refused before anything is computed with it.
     check_parts(1, options.accumulate)?;
     let mut whole = options.clone();
     whole.accumulate = 1;

@@ -29,14 +29,13 @@ use crate::operators::random::inputs_of_draw;
 /// assert!(error.ends_with("use at most 2621 parts, of more samples each"), "{error}");
 /// ```
 pub fn check_parts(nodes: usize, parts: u64) -> Result<(), ModelError> {
-    let parts_max = NODES_MAX as u64 / (nodes as u64).max(1);
-    if parts <= parts_max.max(1) {
+    let parts_max = (NODES_MAX as u64 / (nodes as u64).max(1)).max(1);
+    if parts <= parts_max {
         return Ok(());
     }
     let reason = format!(
         "accumulating gradients over {parts} parts repeats {nodes} nodes for each part, and a step has at most {NODES_MAX} nodes; use at \
-         most {} parts, of more samples each",
-        parts_max.max(1)
+         most {parts_max} parts, of more samples each"
     );
     Err(ModelError::Request { reason })
 }

@@ -278,7 +278,8 @@ impl<'a> Building<'a> {
         Some(ProgramLaunch { reads, writes, ..part })
     }
 
-    /// Adds this process's share of a launch whose results have images, part by part. `None` if that is impossible; in this case nothing has changed.
+    /// Adds this process's share of a launch whose results have images, part by part. `None` if that is impossible; in this case nothing has
+    /// changed.
     fn add_shared(&mut self, launch: &ProgramLaunch, sharing: &Sharing) -> Option<()> {
         let cutting = Cutting::new(launch, &sharing.cut)?;
         let rows = self.rows(sharing, sharing.dimension.cut?)?;

@@ -115,6 +115,6 @@ fn loops_end_when_their_tasks_are_done() {
 #[test]
 fn jobs_and_loops_wait_for_no_one_who_sleeps() {
     explore("3 jobs on a worker (2 threads)", 3, jobs_case);
-    explore("a job with a loop beside a loop on 2 workers (2 threads)", 3, two_loops_case);
-    sample("a job with a loop beside a loop on 2 workers (2 threads)", 2, 4000, two_loops_case);
+    explore("a job with a loop, and a loop outside of it, on 2 workers (2 threads)", 3, two_loops_case);
+    sample("a job with a loop, and a loop outside of it, on 2 workers (2 threads)", 2, 4000, two_loops_case);
 }

@@ -27,6 +27,11 @@ const FEW_TERMS: usize = PRODUCT_TERMS as usize / 4;
 /// With several threads, this many tasks per thread keep all of them busy to the end.
 const TASKS_PER_THREAD: usize = 4;
 
+/// Whether all threads have the same number of tasks, or so many that it makes no difference.
+fn is_even(tasks: usize, threads: usize) -> bool {
+    tasks.is_multiple_of(threads) || tasks >= threads * TASKS_PER_THREAD
+}
+
 /// The number of columns of a task's tile if there are already `others` tasks side by side: whole panels, and fewer of them if there would
 /// be few tasks. No bit depends on it.
 fn tile_columns(others: usize, (rows, n, k): (usize, usize, usize), threads: usize) -> usize {
@@ -63,9 +68,8 @@ impl Parts {
         let subtrees = tree(k).subtrees(parts_max as u64);
         let count = subtrees.count() as usize;
         // The fewest pieces of rows that give all threads the same amount of work, or enough tasks, if they are not too short.
-        let is_enough = |pieces: &usize| (count * pieces).is_multiple_of(threads) || count * pieces >= tasks_min;
         let (pieces_min, pieces_max) = (n.div_ceil(PART_COLUMNS_MAX), n / PART_COLUMNS_MIN);
-        let pieces = (pieces_min..pieces_max).find(is_enough).unwrap_or(pieces_max);
+        let pieces = (pieces_min..pieces_max).find(|pieces| is_even(count * pieces, threads)).unwrap_or(pieces_max);
         let columns = n.div_ceil(pieces).next_multiple_of(WIDTH_MAX);
         let is_useful = count > 1 || (count == 1 && threads == 1);
         is_useful.then_some(Parts { subtrees, columns })
@@ -170,8 +174,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
         }
         return Ok(());
     }
-    let tile_rows = tile_rows(k, factors(0), out);
-    let tile_rows = even_rows((m, n), tile_rows, batches.count(), threads());
+    let tile_rows = even_rows((m, n), tile_rows(k, factors(0), out), batches.count(), threads());
     let row_tiles = m.div_ceil(tile_rows);
     let tile_columns = tile_columns(batches.count() * row_tiles, (tile_rows.min(m), n, k), threads());
     let column_tiles = n.div_ceil(tile_columns);
@@ -195,12 +198,9 @@ const EVEN_ROWS_MIN: usize = 16;
 /// The number of rows of a tile, at most `tile_rows`. If even the narrowest tiles are few, rows are divided as well, until all threads have the
 /// same number of tiles or several of them. No bit depends on it.
 fn even_rows((m, n): (usize, usize), tile_rows: usize, batches: usize, threads: usize) -> usize {
-    let tiles = |row_tiles: usize| batches * row_tiles * n.div_ceil(PANEL);
-    let is_even = |row_tiles: &usize| {
-        tiles(*row_tiles).is_multiple_of(threads) || tiles(*row_tiles) >= threads * TASKS_PER_THREAD
-    };
+    let tiles_of_rows = batches * n.div_ceil(PANEL);
     let (least, most) = (m.div_ceil(tile_rows), m / EVEN_ROWS_MIN);
-    let row_tiles = (least..=most).find(is_even).unwrap_or(least);
+    let row_tiles = (least..=most).find(|row_tiles| is_even(row_tiles * tiles_of_rows, threads)).unwrap_or(least);
     m.div_ceil(row_tiles.max(1)).clamp(1, tile_rows)
 }
 

@@ -69,10 +69,12 @@ unsafe fn add(of: Summing, reads: &[View], sums: &View) -> Result<(), String> {
         _ => (1, sums.count()),
     };
     let channels = count / rows;
-    let apart = [&reads[0], &reads[1], sums].map(|view| tables_apart(view, tables, [rows, channels]));
-    let [earlier_apart, later_apart, sums_apart] = apart;
-    let apart = [earlier_apart?, later_apart?, sums_apart?];
-    let first = [&reads[0], &reads[1], sums].map(Pointer::<f64>::of);
+    let views = [&reads[0], &reads[1], sums];
+    let mut apart = [0; 3];
+    for (apart, view) in apart.iter_mut().zip(views) {
+        *apart = tables_apart(view, tables, [rows, channels])?;
+    }
+    let first = views.map(Pointer::<f64>::of);
     for (table, channel) in (0..tables).flat_map(|table| (0..channels).map(move |channel| (table, channel))) {
         // SAFETY: the views have these elements, and earlier sums are read before the sums that replace them are written.
         unsafe {

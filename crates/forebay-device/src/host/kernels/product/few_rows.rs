@@ -11,16 +11,16 @@ pub(in super::super) const FEW_ROWS: usize = 8;
 /// The most rows if terms are adjacent.
 const ROWS_TRANSPOSED: usize = 4;
 /// Columns with adjacent terms that are summed at a time, in registers. They fill two vectors, because each addition to a sum waits for the
-/// previous one; with more, more places of memory are read at once than processors prefetch by themselves.
+/// previous one. With more vectors, more streams are read at once than processors prefetch by themselves.
 pub(super) const COLUMNS: usize = 2 * LANES;
 
 /// Terms of some columns that are transposed before those of the next columns: one cache line of each column.
 const TERMS_TRANSPOSED: usize = 2 * LANES;
 
-/// Of columns with adjacent terms, those that come next are prefetched, unless they are further away than this in elements: by then, the
-/// second-level cache would have lost them.
+/// While columns with adjacent terms are read, the next columns are prefetched, unless they begin more than this many elements later: the
+/// second-level cache would have lost them by the time they are read.
 const NEXT_COLUMNS_MAX: usize = 1 << 16;
-/// Otherwise, columns are prefetched this many terms ahead.
+/// If the next columns are too far away, later terms of the same columns are prefetched: this many terms ahead.
 const TERMS_AHEAD: usize = 512;
 
 /// Terms of adjacent columns that are added to sums at a time. Half as many are used for half the rows, whose sums take half as long to
@@ -262,14 +262,13 @@ unsafe fn streaming_step<V: Vector, const R: usize, const N: usize>(
             }
         }
         let mut seen = job.b.from(terms.start, column).base.cast_const();
-        // The same columns of the next terms.
-        let ahead = terms.len() as isize * job.b.row_stride;
+        // The same columns of the next terms. A single term is part of one stream, which the processor prefetches by itself.
+        let ahead = (terms.len() > 1).then_some(terms.len() as isize * job.b.row_stride);
         for factors in factors.iter().take(terms.len()) {
             let mut vectors = [V::splat(0.0); N];
-            let later = seen.wrapping_offset(ahead);
             for (n, vector) in vectors.iter_mut().enumerate() {
-                if terms.len() > 1 {
-                    prefetch_stream(later.wrapping_add(n * V::WIDTH));
+                if let Some(ahead) = ahead {
+                    prefetch_stream(seen.wrapping_offset(ahead).wrapping_add(n * V::WIDTH));
                 }
                 *vector = V::load(seen.add(n * V::WIDTH));
             }
