@@ -2,7 +2,8 @@
 //!
 //! For each row of windows, the largest element of every column comes first, then that of adjacent columns. NaN counts as larger than all
 //! numbers. Of zeros with both signs, the first one in this order counts. The largest elements of columns go into lines with negative
-//! infinity at both ends, so that the inner loops need no bounds checks.
+//! infinity at both ends, so that the inner loops need no bounds checks. Narrow planes are copied with their padding, so that vectors reach
+//! across rows.
 
 use super::parallel::copy_run;
 use super::simd::{Vector, WIDTH_MAX, dispatch_wide};
@@ -12,6 +13,9 @@ use super::thread_buffer::ELEMENTS_MAX;
 const WINDOW_MAX: usize = 16;
 /// The most elements of a plane with its padding: larger planes are divided row by row.
 const PLANE_MAX: usize = 64 * 1024;
+
+/// The widest plane that is copied: of a wider one, rows fill vectors well enough.
+const COPIED_MAX: usize = 48;
 
 /// Planes of one size and their windows: rows, then columns.
 pub(super) struct Planes {
@@ -63,9 +67,16 @@ impl Planes {
         Some(seen.max(self.pads[d].checked_add(self.input[d])?))
     }
 
-    /// The number of elements of the lines and of the results, each including room for whole vectors at the end.
-    fn counts(&self) -> [usize; 2] {
-        [self.pitch(), self.found_pitch()].map(|pitch| self.output[0] * pitch + 4 * WIDTH_MAX)
+    /// Whether planes are copied with their padding.
+    fn are_copied(&self) -> bool {
+        self.strides == [1, 1] && self.input[1] <= COPIED_MAX
+    }
+
+    /// The number of elements of the lines, of the results and of a copy, each including room for whole vectors at the end.
+    fn counts(&self) -> [usize; 3] {
+        let copied = if self.are_copied() { self.padded(0).unwrap_or(PLANE_MAX) * self.pitch() } else { 0 };
+        let rows = self.output[0];
+        [rows * self.pitch(), rows * self.found_pitch(), copied].map(|count| count + 4 * WIDTH_MAX)
     }
 
     /// Elements from line to line.
@@ -76,6 +87,7 @@ impl Planes {
     /// The number of columns at which windows are searched.
     fn found_pitch(&self) -> usize {
         match self.strides[1] {
+            1 if self.are_copied() => self.pitch(),
             1 | 2 => self.output[1],
             stride => (self.output[1] - 1) * stride + 1,
         }
@@ -99,19 +111,31 @@ impl Planes {
     /// # Safety
     /// The rows of y must be writable and belong to no one else.
     pub unsafe fn pool(&self, buffer: &mut [f32], plane: Plane) {
-        let (lines, found) = buffer.split_at_mut(self.counts()[0]);
+        let [lines_count, found_count, copied_count] = self.counts();
+        assert!(buffer.len() >= lines_count + found_count + copied_count, "a buffer as large as `count` says");
+        let (lines, rest) = buffer.split_at_mut(lines_count);
+        let (found, copied) = rest.split_at_mut(found_count);
         let (Plane { x, x_pitch, y, y_pitch }, [rows, columns]) = (plane, self.input);
-        assert!(found.len() >= self.counts()[1], "a buffer as large as `count` says");
         assert!((rows - 1) * x_pitch + columns <= x.len(), "an input of {} elements", x.len());
-        let (x, lines, found_at) = (x.as_ptr(), lines.as_mut_ptr(), found.as_mut_ptr());
+        let (pitch, found_at) = (self.pitch(), found.as_mut_ptr());
+        let (mut x_at, mut x_from) = (x.as_ptr(), x_pitch);
+        if self.are_copied() {
+            for (row, own) in copied[self.pads[0] * pitch..].chunks_mut(pitch).take(rows).enumerate() {
+                copy_run(&mut own[self.pads[1]..][..columns], &x[row * x_pitch..][..columns]);
+            }
+            (x_at, x_from) = (copied.as_ptr(), pitch);
+        }
         // SAFETY: the plane holds its rows, and the buffer's parts hold everything that windows reach, followed by room for whole vectors.
-        unsafe { search(&Search { planes: self, x, x_pitch, lines, pitch: self.pitch(), found: found_at }) };
+        unsafe {
+            let lines = lines.as_mut_ptr();
+            search(&Search { planes: self, x: x_at, x_pitch: x_from, lines, pitch, found: found_at });
+        }
         let [_, columns] = self.output;
         for (row, found) in found.chunks_exact(self.found_pitch()).take(self.output[0]).enumerate() {
             // SAFETY: the caller's promise.
             let y = unsafe { std::slice::from_raw_parts_mut(y.add(row * y_pitch), columns) };
             match self.strides[1] {
-                1 | 2 => copy_run(y, found),
+                1 | 2 => copy_run(y, &found[..columns]),
                 stride => y.iter_mut().zip(found.iter().step_by(stride)).for_each(|(y, &found)| *y = found),
             }
         }
@@ -136,6 +160,10 @@ dispatch_wide! {
 /// As [`search`], and the CPU must have the vector's instructions.
 #[inline(always)]
 unsafe fn search_with<V: Vector>(search: &Search) {
+    if search.planes.are_copied() {
+        // SAFETY: the caller's promises.
+        return unsafe { search_copy::<V>(search) };
+    }
     // Row after row, and all columns first: this way, a vector is read long after the two that it overlaps were written.
     for row in 0..search.planes.output[0] {
         // SAFETY: the caller's promises.
@@ -144,6 +172,44 @@ unsafe fn search_with<V: Vector>(search: &Search) {
     for row in 0..search.planes.output[0] {
         // SAFETY: the caller's promises.
         unsafe { largest_of_windows::<V>(search, row) };
+    }
+}
+
+/// Searches a plane that was copied with its padding: all rows of windows are one row.
+///
+/// # Safety
+/// As [`search_with`].
+#[inline(always)]
+unsafe fn search_copy<V: Vector>(search: &Search) {
+    let Planes { kernel, dilations, output, .. } = search.planes;
+    let count = output[0] * search.pitch;
+    // SAFETY: the copy holds all rows that windows reach, and the lines all columns; both are followed by room for whole vectors.
+    unsafe {
+        largest_of_taps::<V>(search.x, (kernel[0], dilations[0] * search.pitch), count, search.lines);
+        largest_of_taps::<V>(search.lines, (kernel[1], dilations[1]), count, search.found);
+    }
+}
+
+/// Writes the largest of some elements, which are `distance` apart, for each of `count` first ones.
+///
+/// # Safety
+/// As [`search_copy`].
+#[inline(always)]
+unsafe fn largest_of_taps<V: Vector>(
+    from: *const f32,
+    (taps, distance): (usize, usize),
+    count: usize,
+    target: *mut f32,
+) {
+    for first in (0..count).step_by(V::WIDTH) {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let mut largest = V::load(from.add(first));
+            for tap in 1..taps {
+                largest = largest.larger(V::load(from.add(first + tap * distance)));
+            }
+            largest.store(target.add(first));
+        }
     }
 }
 

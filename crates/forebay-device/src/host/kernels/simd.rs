@@ -65,6 +65,11 @@ pub(super) trait Vector: Copy {
     /// # Safety
     /// Twice as many adjacent numbers must be readable; see [`Vector::load`].
     unsafe fn load_even(address: *const f32) -> Self;
+    /// Reads every third number, starting at an address and at the next two.
+    ///
+    /// # Safety
+    /// Three times as many adjacent numbers must be readable; see [`Vector::load`].
+    unsafe fn load_thirds(address: *const f32) -> [Self; 3];
     /// Writes adjacent numbers.
     ///
     /// # Safety
@@ -105,6 +110,11 @@ pub(super) trait Vector: Copy {
             }
         }
     }
+    /// Returns this vector's and another one's numbers in turn: the first half of each, then the second.
+    ///
+    /// # Safety
+    /// See [`Vector::load`].
+    unsafe fn interleaved(self, other: Self) -> [Self; 2];
     /// Returns low in lanes where it is smaller, high where it is larger, otherwise self; NaN stays NaN.
     ///
     /// # Safety
@@ -158,6 +168,12 @@ impl Vector for Plain {
     }
 
     #[inline(always)]
+    unsafe fn load_thirds(address: *const f32) -> [Self; 3] {
+        // SAFETY: readable by the caller's promise.
+        [0, 1, 2].map(|first| Plain(std::array::from_fn(|i| unsafe { *address.add(first + 3 * i) })))
+    }
+
+    #[inline(always)]
     unsafe fn store(self, address: *mut f32) {
         // SAFETY: writable by the caller's promise.
         unsafe { address.cast::<[f32; LANES]>().write_unaligned(self.0) }
@@ -174,6 +190,12 @@ impl Vector for Plain {
         let fused = cfg!(any(target_feature = "fma", target_arch = "aarch64"));
         let lane = |i: usize| if fused { a.0[i].mul_add(b.0[i], self.0[i]) } else { self.0[i] + a.0[i] * b.0[i] };
         Plain(std::array::from_fn(lane))
+    }
+
+    #[inline(always)]
+    unsafe fn interleaved(self, other: Self) -> [Self; 2] {
+        let pair = |i: usize| if i.is_multiple_of(2) { self.0[i / 2] } else { other.0[i / 2] };
+        [Plain(std::array::from_fn(pair)), Plain(std::array::from_fn(|i| pair(LANES + i)))]
     }
 
     #[inline(always)]
@@ -325,6 +347,22 @@ mod x86 {
         }
 
         #[inline(always)]
+        unsafe fn load_thirds(address: *const f32) -> [Self; 3] {
+            // SAFETY: see `load`. No two of the numbers of a third are in the same lane of their vectors.
+            unsafe {
+                let [a, b, c] = [0, 1, 2].map(|n| _mm256_loadu_ps(address.add(n * LANES)));
+                let first = _mm256_blend_ps::<0b0010_0100>(_mm256_blend_ps::<0b1001_0010>(a, b), c);
+                let second = _mm256_blend_ps::<0b0100_1001>(_mm256_blend_ps::<0b0010_0100>(a, b), c);
+                let third = _mm256_blend_ps::<0b1001_0010>(_mm256_blend_ps::<0b0100_1001>(a, b), c);
+                [
+                    Avx2(_mm256_permutevar8x32_ps(first, _mm256_setr_epi32(0, 3, 6, 1, 4, 7, 2, 5))),
+                    Avx2(_mm256_permutevar8x32_ps(second, _mm256_setr_epi32(1, 4, 7, 2, 5, 0, 3, 6))),
+                    Avx2(_mm256_permutevar8x32_ps(third, _mm256_setr_epi32(2, 5, 0, 3, 6, 1, 4, 7))),
+                ]
+            }
+        }
+
+        #[inline(always)]
         unsafe fn store(self, address: *mut f32) {
             // SAFETY: see `load`.
             unsafe { _mm256_storeu_ps(address, self.0) }
@@ -366,6 +404,15 @@ mod x86 {
         unsafe fn transpose(source: *const f32, stride: isize, target: *mut f32, target_stride: usize) {
             // SAFETY: the caller's promises; the CPU has AVX2.
             unsafe { transpose(source, stride, target, target_stride) }
+        }
+
+        #[inline(always)]
+        unsafe fn interleaved(self, other: Self) -> [Self; 2] {
+            // SAFETY: see `load`.
+            unsafe {
+                let (low, high) = (_mm256_unpacklo_ps(self.0, other.0), _mm256_unpackhi_ps(self.0, other.0));
+                [_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high)].map(Avx2)
+            }
         }
 
         #[inline(always)]
@@ -442,6 +489,30 @@ mod x86 {
         }
 
         #[inline(always)]
+        unsafe fn load_thirds(address: *const f32) -> [Self; 3] {
+            // For each third, the places of its numbers in the first two vectors, then in those numbers and the third vector.
+            const ORDERS: [[[i32; 16]; 2]; 3] = {
+                let mut orders = [[[0; 16]; 2]; 3];
+                let mut at = 0;
+                while at < 48 {
+                    let (third, lane) = (at % 3, at / 3);
+                    orders[third][0][lane] = if at < 32 { at as i32 } else { 0 };
+                    orders[third][1][lane] = if at < 32 { lane as i32 } else { at as i32 - 16 };
+                    at += 1;
+                }
+                orders
+            };
+            // SAFETY: see `load`.
+            unsafe {
+                let [a, b, c] = [0, 1, 2].map(|n| _mm512_loadu_ps(address.add(16 * n)));
+                ORDERS.map(|orders| {
+                    let [first, second] = orders.map(|order| _mm512_loadu_epi32(order.as_ptr()));
+                    Avx512(_mm512_permutex2var_ps(_mm512_permutex2var_ps(a, first, b), second, c))
+                })
+            }
+        }
+
+        #[inline(always)]
         unsafe fn store(self, address: *mut f32) {
             // SAFETY: see `load`.
             unsafe { _mm512_storeu_ps(address, self.0) }
@@ -463,6 +534,16 @@ mod x86 {
         unsafe fn transpose(source: *const f32, stride: isize, target: *mut f32, target_stride: usize) {
             // SAFETY: the caller's promises; the CPU has AVX2.
             unsafe { transpose(source, stride, target, target_stride) }
+        }
+
+        #[inline(always)]
+        unsafe fn interleaved(self, other: Self) -> [Self; 2] {
+            // SAFETY: see `load`.
+            unsafe {
+                let first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+                let second = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+                [first, second].map(|order| Avx512(_mm512_permutex2var_ps(self.0, order, other.0)))
+            }
         }
 
         #[inline(always)]
@@ -534,82 +615,4 @@ macro_rules! dispatch_wide {
 pub(super) use dispatch_wide;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn numbers() -> Vec<f32> {
-        (0..32).map(|i| ((i * 37 % 32) as f32) - 11.0).collect()
-    }
-
-    fn check<V: Vector>() {
-        let numbers = numbers();
-        // SAFETY: the addresses lie in the arrays, and callers checked the CPU.
-        unsafe {
-            let (a, b) = (V::load(numbers.as_ptr()), V::load(numbers.as_ptr().add(V::WIDTH)));
-            let mut out = vec![0.0; V::WIDTH];
-            let [zero, six] = [0.0, 6.0].map(|value| V::splat(value));
-            a.add_product(b, V::splat(2.0)).limited(zero, six).store(out.as_mut_ptr());
-            let expected: Vec<f32> =
-                (0..V::WIDTH).map(|i| (numbers[i] + 2.0 * numbers[V::WIDTH + i]).clamp(0.0, 6.0)).collect();
-            assert_eq!(out[..], expected);
-            V::load_even(numbers.as_ptr()).store(out.as_mut_ptr());
-            assert!((0..V::WIDTH).all(|i| out[i] == numbers[2 * i]), "{out:?}");
-            let sums = V::add_multiples([a, b], &3.0, [b, a]);
-            sums[1].store(out.as_mut_ptr());
-            let expected: Vec<f32> = (0..V::WIDTH).map(|i| numbers[V::WIDTH + i] + 3.0 * numbers[i]).collect();
-            assert_eq!(out[..], expected);
-            V::splat(f32::NAN).limited(zero, six).store(out.as_mut_ptr());
-            assert!(out.iter().all(|value| value.is_nan()));
-            V::splat(-0.0).limited(zero, V::splat(f32::INFINITY)).store(out.as_mut_ptr());
-            assert!(out.iter().all(|value| value.to_bits() == f32::to_bits(-0.0)));
-            for (one, other, largest) in [(1.0, 2.0, 2.0), (2.0, 1.0, 2.0), (0.0, -0.0, 0.0), (-0.0, 0.0, -0.0)] {
-                V::splat(one).larger(V::splat(other)).store(out.as_mut_ptr());
-                assert!(out.iter().all(|value| value.to_bits() == f32::to_bits(largest)), "{one} and {other}: {out:?}");
-            }
-            for (one, other) in [(1.0, f32::NAN), (f32::NAN, 1.0)] {
-                V::splat(one).larger(V::splat(other)).store(out.as_mut_ptr());
-                assert!(out.iter().all(|value| value.is_nan()), "{one} and {other}: {out:?}");
-            }
-            let (table, mut turned) = ((0..80).map(|i| i as f32).collect::<Vec<_>>(), [0.0; 96]);
-            V::transpose(table.as_ptr(), 10, turned.as_mut_ptr(), 12);
-            assert!((0..64).all(|i| turned[i / 8 * 12 + i % 8] == table[i % 8 * 10 + i / 8]));
-        }
-    }
-
-    fn check_columns<V: SummedVector>() {
-        let table: Vec<f32> = (0..80).map(|i| i as f32).collect();
-        // SAFETY: eight lines of ten numbers.
-        for (column, seen) in unsafe { V::columns(table.as_ptr(), 10) }.into_iter().enumerate() {
-            let mut out = [0.0; LANES];
-            // SAFETY: the array has as many numbers as the vector.
-            unsafe { seen.store(out.as_mut_ptr()) };
-            assert!((0..LANES).all(|line| out[line] == table[10 * line + column]), "{out:?}");
-        }
-    }
-
-    fn check_sums<V: SummedVector>() {
-        check_columns::<V>();
-        let numbers = numbers();
-        check::<V>();
-        // SAFETY: as above.
-        unsafe {
-            let vectors: [V; 4] = std::array::from_fn(|i| V::load(numbers.as_ptr().add(i * LANES)));
-            let sums: [f32; 4] = std::array::from_fn(|i| numbers[i * LANES..][..LANES].iter().sum());
-            assert_eq!(V::sums(vectors), sums);
-        }
-    }
-
-    #[test]
-    fn vectors_compute_what_numbers_do() {
-        check_sums::<Plain>();
-        #[cfg(target_arch = "x86_64")]
-        {
-            if has_avx2() {
-                check_sums::<Avx2>();
-            }
-            if has_avx512() {
-                check::<Avx512>();
-            }
-        }
-    }
-}
+mod tests;

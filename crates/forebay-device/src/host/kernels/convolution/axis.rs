@@ -77,6 +77,13 @@ impl Axis {
         Axis::new(geometry.target[d], 1, stride, classes)
     }
 
+    /// A dimension of units: each position stands for `size` elements of the target, and all taps of a window see the same unit.
+    pub fn of_units(count: usize, size: usize, taps: &[Tap]) -> Axis {
+        let taps = taps.iter().map(|tap| Tap { phase: 0, shift: 0, ..*tap }).collect();
+        let classes = vec![Class { first: 0, count, taps }];
+        Axis { source: count, source_stride: 1, target_stride: size, classes, phases: vec![0], spread: 0 }
+    }
+
     fn new(source: usize, source_stride: usize, target_stride: usize, classes: Vec<Class>) -> Axis {
         let mut axis = Axis { source, source_stride, target_stride, classes, phases: Vec::new(), spread: 0 };
         let stride = source_stride as isize;

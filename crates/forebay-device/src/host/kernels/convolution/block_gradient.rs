@@ -7,7 +7,7 @@ use super::super::simd::{LANES, SummedVector, dispatch};
 use super::super::stored::{Elements, Stored};
 use super::Geometry;
 use super::axis::Axis;
-use super::correlation::{check_taps, taps};
+use super::families::{check_taps, taps};
 use super::microkernel::{CHANNELS, Run, project};
 use super::slab::{SLACK, Slab, Span, even, spans};
 use super::weight_tiles::{TASKS_MIN, Tiles};

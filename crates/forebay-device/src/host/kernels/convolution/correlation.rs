@@ -15,11 +15,13 @@ use super::super::spatial::Spatial;
 use super::super::stored::Stored;
 use super::super::thread_buffer::{ELEMENTS_MAX, with_buffer};
 use super::Geometry;
-use super::axis::{Axis, Class};
+use super::axis::Axis;
 use super::channelwise::{BEHIND, Plane, sum_plane};
+use super::families::{Family, check_taps, families};
 use super::microkernel::{CHANNELS, CHANNELS_MAX, Start, Terms, TileOutput, VECTORS, correlate};
 use super::slab::{SLACK, Slab, Span, even, spans};
 use super::tiles::{Layout, Tile};
+use super::winograd::{self, Units, Winograd};
 
 /// Packed elements of a task: with the weights of a few channels they stay in a core's second-level cache.
 const PACKED_MAX: usize = 96 * 1024;
@@ -54,19 +56,6 @@ const TILES_MIN: usize = 3;
 /// The number of positions that makes up for a block's halo.
 const POSITIONS_MIN: usize = 256;
 
-/// The class of target elements with the same remainder in each dimension, and the taps that they see.
-struct Family {
-    /// The first element and the number of elements, in each dimension.
-    first: [usize; 3],
-    counts: [usize; 3],
-    /// The taps' numbers in the kernel.
-    taps: Vec<usize>,
-    /// Where position 0 of a block looks in the packed channels, by source channel of a chunk and by tap.
-    offsets: Vec<u32>,
-    /// Where the family's weights begin in a group's, in elements.
-    weights: usize,
-}
-
 /// A correlation of given sizes, and how it is cut.
 pub(super) struct Correlation {
     images: usize,
@@ -82,6 +71,8 @@ pub(super) struct Correlation {
     target_chunk: usize,
     /// 2 if positions are every second one of those that blocks have in the last dimension, otherwise 1.
     step: usize,
+    /// Computes blocks with fewer multiplications; positions of the last dimension are units then.
+    winograd: Option<Winograd>,
     source: Spatial,
     target: Spatial,
 }
@@ -138,15 +129,23 @@ impl Correlation {
         (sources, targets): (usize, usize),
         (source, target): (Spatial, Spatial),
     ) -> Result<Correlation, String> {
-        let axes = if targets >= TARGETS_DENSE_MIN { without_gaps(axes) } else { axes };
+        let units = Units::of(geometry, &axes, (sources, targets));
+        let axes = match &units {
+            Some(units) => units.axes.clone(),
+            None if targets >= TARGETS_DENSE_MIN => without_gaps(axes),
+            None => axes,
+        };
         let rows_seen = geometry.kernel[0] * geometry.kernel[1];
         let row_seen = match &axes[2] {
             axis if axis.spread == 0 => axis.phases.len() * VECTORS * LANES,
             _ => VECTORS * LANES + geometry.kernel[2],
         };
         let bytes_seen = rows_seen * row_seen * size_of::<f32>();
-        let source_chunk = even(sources, (SEEN_MAX_BYTES / bytes_seen).max(1));
-        let mut elements_max = (PACKED_MAX / source_chunk).min(CHANNEL_MAX);
+        let (source_chunk, components, unit) = match &units {
+            Some(units) => (units.source_chunk, units.components, units.size),
+            None => (even(sources, (SEEN_MAX_BYTES / bytes_seen).max(1)), 1, 1),
+        };
+        let mut elements_max = (PACKED_MAX / (source_chunk * components)).min(CHANNEL_MAX);
         let families_count: usize = axes.iter().map(|axis| axis.classes.len()).product();
         let positions_max = CHANNEL_MAX.min(BLOCK_MAX / families_count);
         let mut slab = match Slab::new(axes.clone(), elements_max, positions_max) {
@@ -158,7 +157,7 @@ impl Correlation {
         let groups = geometry.batch * geometry.groups;
         let mut target_chunk = targets;
         let tasks_min = if threads() == 1 { 1 } else { TASKS_MIN };
-        if groups.saturating_mul(blocks) < TASKS_MIN {
+        if groups.saturating_mul(blocks) < TASKS_MIN && units.is_none() {
             let weights_bytes = targets * source_chunk * geometry.taps() * size_of::<f32>();
             let are_seen_twice = slab.block.iter().product::<usize>() <= 2 * VECTORS * WIDTH_MAX;
             let parts = match tasks_min {
@@ -172,12 +171,17 @@ impl Correlation {
         let tasks = |slab: &Slab| {
             [groups, slab.block_count(), targets.div_ceil(target_chunk)].into_iter().fold(1, usize::saturating_mul)
         };
-        while tasks(&slab) < tasks_min && slab.block.iter().product::<usize>() > POSITIONS_MIN {
+        while tasks(&slab) < tasks_min && slab.block.iter().product::<usize>() * unit > POSITIONS_MIN {
             elements_max /= 2;
             match Slab::new(axes.clone(), elements_max, positions_max) {
                 Ok(smaller) => slab = smaller,
                 Err(_) => break,
             }
+        }
+        if units.is_some() {
+            // Source channels are transformed again for each part of the target channels, so there are no more parts than threads.
+            let parts = threads().div_ceil(tasks(&slab).max(1)).min(targets.div_ceil(4 * CHANNELS));
+            target_chunk = targets.div_ceil(parts).next_multiple_of(CHANNELS).min(targets);
         }
         let families = families(geometry, &slab, source_chunk, (sources, targets));
         Ok(Correlation {
@@ -186,10 +190,11 @@ impl Correlation {
             sources,
             targets,
             families,
-            slab,
             source_chunk,
             target_chunk,
             step: 1,
+            winograd: units.map(|units| units.packed(&slab)),
+            slab,
             source,
             target,
         })
@@ -278,7 +283,10 @@ impl Correlation {
         let axes = &self.slab.axes;
         let first: [usize; 3] = std::array::from_fn(|d| origin[d] * axes[d].target_stride);
         let mut sizes: [usize; 3] = std::array::from_fn(|d| {
-            let all: usize = axes[d].classes.iter().map(|class| class.count).sum();
+            let all = match &self.winograd {
+                Some(winograd) if d == 2 => winograd.columns,
+                _ => axes[d].classes.iter().map(|class| class.count).sum(),
+            };
             (self.slab.block[d] * axes[d].target_stride).min(all.saturating_sub(first[d]))
         });
         // Only every `step`-th position of a row is one of the target's. Rows are whole then.
@@ -424,7 +432,10 @@ impl Correlation {
 
     /// The number of elements of a packed chunk of source channels.
     fn packed_count(&self) -> usize {
-        self.source_chunk * self.slab.channel_stride + SLACK
+        match &self.winograd {
+            Some(winograd) => winograd.buffer_count(self.source_chunk),
+            None => self.source_chunk * self.slab.channel_stride + SLACK,
+        }
     }
 
     /// Computes one block for some target channels.
@@ -433,6 +444,30 @@ impl Correlation {
     /// As [`Correlation::run`], with the output instead of the target, and a buffer of [`Correlation::packed_count`] elements.
     unsafe fn block(&self, block: &Block, targets: Span, output: &Output, packed: &mut [f32]) {
         let &Block { activation, source, weights, bias, origin } = block;
+        if let Some(winograd) = &self.winograd {
+            let start: [usize; 3] =
+                std::array::from_fn(|d| origin[d] * self.slab.axes[d].target_stride - output.first[d]);
+            let layout = output.layout;
+            // SAFETY: the caller's promises.
+            unsafe {
+                let job = winograd::Job {
+                    slab: &self.slab,
+                    origin,
+                    sources: self.sources,
+                    source_chunk: self.source_chunk,
+                    source,
+                    source_layout: self.source,
+                    weights: weights.add(targets.start * self.weights_per_group() / self.targets),
+                    targets,
+                    bias,
+                    limits: activation.limits(),
+                    target: output.base.add(start[0] * layout.plane + start[1] * layout.row + start[2]),
+                    target_layout: layout,
+                };
+                winograd.block(&job, packed);
+            }
+            return;
+        }
         let stride = self.slab.channel_stride;
         let lines = self.slab.lines(origin, &self.source);
         for chunk in spans(self.sources, self.source_chunk) {
@@ -475,20 +510,6 @@ impl Correlation {
     }
 }
 
-/// Refuses a window with more taps than can be listed.
-///
-/// # Errors
-/// Returns an error with the number of taps and how many are possible.
-pub(super) fn check_taps(geometry: &Geometry, taps_max: usize) -> Result<(), String> {
-    let taps = geometry.taps();
-    if taps > taps_max {
-        return Err(format!(
-            "a window of {taps} elements is too large for the host, which supports at most {taps_max}"
-        ));
-    }
-    Ok(())
-}
-
 /// Packs the taps of the last dimension separately if planes are so small that the numbers between two rows would fill vectors.
 fn without_gaps(axes: [Axis; 3]) -> [Axis; 3] {
     let [planes, rows, mut columns] = axes;
@@ -500,51 +521,6 @@ fn without_gaps(axes: [Axis; 3]) -> [Axis; 3] {
         columns.pack_taps_apart();
     }
     [planes, rows, columns]
-}
-
-fn families(geometry: &Geometry, slab: &Slab, source_chunk: usize, (sources, targets): (usize, usize)) -> Vec<Family> {
-    let [planes, rows, columns] = &slab.axes;
-    let mut families = Vec::new();
-    let mut weights = 0;
-    for plane in &planes.classes {
-        for row in &rows.classes {
-            for column in &columns.classes {
-                let classes = [plane, row, column];
-                let (taps, places) = taps(geometry, slab, classes);
-                let offsets = (0..source_chunk).flat_map(|channel| {
-                    let start = channel * slab.channel_stride;
-                    places.iter().map(move |place| (start + place) as u32)
-                });
-                let offsets = offsets.collect();
-                let taps_count = taps.len();
-                families.push(Family {
-                    first: classes.map(|class| class.first),
-                    counts: classes.map(|class| class.count),
-                    taps,
-                    offsets,
-                    weights,
-                });
-                weights += taps_count * sources * targets;
-            }
-        }
-    }
-    families
-}
-
-/// The taps that three classes see: their numbers in the kernel, and where position 0 of a block looks through them.
-pub(super) fn taps(geometry: &Geometry, slab: &Slab, [planes, rows, columns]: [&Class; 3]) -> (Vec<usize>, Vec<usize>) {
-    let [_, height, width] = geometry.kernel;
-    let mut taps = (Vec::new(), Vec::new());
-    for plane in &planes.taps {
-        for row in &rows.taps {
-            for column in &columns.taps {
-                taps.0.push((plane.number * height + row.number) * width + column.number);
-                let phase = [plane.phase, row.phase, column.phase];
-                taps.1.push(slab.offset(phase, [plane.shift, row.shift, column.shift]));
-            }
-        }
-    }
-    taps
 }
 
 /// One block of positions of one image and group, and its operands.

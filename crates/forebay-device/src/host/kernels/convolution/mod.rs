@@ -11,6 +11,7 @@ mod channelwise;
 mod correlation;
 mod depthwise;
 mod depthwise_gradient;
+mod families;
 mod lanes;
 mod microkernel;
 mod pointwise;
@@ -20,6 +21,7 @@ mod turned;
 mod weight_gradient;
 mod weight_tiles;
 mod window_gradient;
+mod winograd;
 
 use forebay_base::kernel::{Convolution, Window};
 use forebay_base::{Kernel, TensorDesc};

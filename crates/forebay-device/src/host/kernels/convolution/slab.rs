@@ -14,7 +14,7 @@ use super::microkernel::VECTORS;
 /// Packed elements after a channel that vectors may read.
 pub(super) const SLACK: usize = 64;
 /// The longest row of a block, in positions: a whole number of tiles.
-const COLUMNS_MAX: usize = 10 * TILE;
+pub(super) const COLUMNS_MAX: usize = 10 * TILE;
 /// Positions of the widest tile.
 const TILE: usize = VECTORS * WIDTH_MAX;
 
@@ -90,6 +90,11 @@ impl Slab {
     /// Elements between positions of adjacent rows.
     pub fn row_pitch(&self) -> usize {
         self.pitch[2]
+    }
+
+    /// Packed planes, and rows of a plane.
+    pub fn packed_rows(&self) -> [usize; 2] {
+        [self.pitch[0], self.pitch[1]]
     }
 
     /// Elements between positions of adjacent planes.
@@ -255,7 +260,7 @@ unsafe fn copy_adjacent<V: Vector>(target: &mut [f32], source: &[f32]) {
 /// As [`pack_lines_with`].
 #[inline(always)]
 unsafe fn copy_even<V: Vector>(target: &mut [f32], source: &[f32]) {
-    // Elements whose neighbour also exists are read in vectors.
+    // Elements whose neighbor also exists are read in vectors.
     let paired = target.len().min(source.len() / 2);
     let mut done = 0;
     // SAFETY: whole vectors, of pairs in the source, lie in both rows.

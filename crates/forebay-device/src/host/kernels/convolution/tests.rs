@@ -1,3 +1,5 @@
+mod winograd;
+
 use forebay_base::DataType;
 use forebay_base::kernel::{Activation, UnaryOp, Window};
 use forebay_base::sum_tree::{PartialSums, nodes_of};
@@ -204,6 +206,11 @@ fn all_directions_match_the_definition_where_work_is_cut() {
 }
 
 fn check_against_definition(case: &Case, data_type: DataType, random: &mut Random, name: &str) {
+    check_against(case, data_type, random, name, |_| {});
+}
+
+/// Checks all directions; `widen` can raise the magnitudes to which the errors of correlations are relative.
+fn check_against(case: &Case, data_type: DataType, random: &mut Random, name: &str, widen: impl Fn(&mut [Sum])) {
     spoil_buffers();
     let what = format!("{name}: {:?} x {:?} w {:?}", case.convolution, case.x, case.w);
     let [x, w, dy, bias] = [&case.x[..], &case.w, &case.y, &case.y[1..2]]
@@ -224,6 +231,7 @@ fn check_against_definition(case: &Case, data_type: DataType, random: &mut Rando
     let convolution = case.convolution.clone();
     let forward = Kernel::Convolution { convolution: convolution.clone(), activation: Activation::Relu };
     y.iter_mut().for_each(|sum| sum.value = sum.value.max(0.0));
+    [&mut y, &mut dx].into_iter().for_each(|sums| widen(sums));
     assert_sums(&run(&forward, &[&x, &w, &bias], &descs(&case.y))[0], &y, &format!("forward of {what}"));
     let gradient = data_gradient(&convolution, Activation::None, &[&dy, &w], &desc(data_type, &case.x));
     assert_sums(&gradient, &dx, &format!("data gradient of {what}"));

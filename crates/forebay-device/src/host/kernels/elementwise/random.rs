@@ -51,7 +51,7 @@ pub(super) fn word(key: u64, element: u64) -> u32 {
     (mix(key.wrapping_add(element.wrapping_mul(0x9e37_79b9_7f4a_7c15))) >> 32) as u32
 }
 
-/// A bijection that turns counters into random words. Source: the finaliser of SplitMix64.
+/// A bijection that turns counters into random words. Source: the finalizer of SplitMix64.
 #[inline(always)]
 fn mix(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -82,8 +82,8 @@ mod tests {
             let expected = 1.0 / f64::from(power + 1);
             assert!((moment(power) - expected).abs() < 4e-3, "moment {power} is {}, not {expected}", moment(power));
         }
-        let neighbours = x.windows(2).map(|pair| (pair[0] - 0.5) * (pair[1] - 0.5)).sum::<f64>() / (count - 1) as f64;
-        assert!(neighbours.abs() < 1e-3, "neighbours correlate: {neighbours}");
+        let neighbors = x.windows(2).map(|pair| (pair[0] - 0.5) * (pair[1] - 0.5)).sum::<f64>() / (count - 1) as f64;
+        assert!(neighbors.abs() < 1e-3, "neighbors correlate: {neighbors}");
     }
 
     #[test]

@@ -11,9 +11,9 @@ use super::super::View;
 use super::super::convolution::Geometry;
 use super::super::parallel::{Pointer, for_chunks, for_each, wide};
 use super::dots::{Engine, Rows};
-use super::finish::{Along, Quantised, limits, take_zeros};
+use super::finish::{Along, Quantized, limits, take_zeros};
 use super::panels::{COLUMNS, PanelProduct, interleave, panels, rows_of_task, sum};
-use super::{QUANTISED_READS, byte_at};
+use super::{QUANTIZED_READS, byte_at};
 
 /// The number of filters whose sums one task computes.
 const SUMMED_ROWS: usize = 16;
@@ -252,7 +252,7 @@ pub(super) unsafe fn run(convolution: &Convolution, reads: &[View], y: &View, sc
     let (x, target) = (Pointer::<u8>::of(&reads[0]), Pointer::<u8>::of(y));
     let taps = layout.taps();
     let engine = Engine::best();
-    let (columns, is_bytes) = (layout.columns(), reads.len() == QUANTISED_READS);
+    let (columns, is_bytes) = (layout.columns(), reads.len() == QUANTIZED_READS);
     let (panel_count, width) = panels(columns);
     let rows_at_once = rows_of_task(geometry.outputs, panel_count * geometry.groups);
     let parts = geometry.outputs.div_ceil(rows_at_once);
@@ -342,14 +342,14 @@ pub(super) unsafe fn run(convolution: &Convolution, reads: &[View], y: &View, sc
                                 }
                                 return;
                             }
-                            let quantised = Quantised {
+                            let quantized = Quantized {
                                 bias: Along::One(biases.at(filter)),
                                 scale: Along::One(scales.at(filter)),
                                 zero: y_zero,
                                 limits: limits(y.desc.data_type()),
                             };
                             let mut bytes = [0; COLUMNS];
-                            quantised.write(sums, &mut bytes[..count]);
+                            quantized.write(sums, &mut bytes[..count]);
                             for run in &runs {
                                 let out = target.slice_mut(channel + run.place, run.count);
                                 out.copy_from_slice(&bytes[run.column..][..run.count]);

@@ -32,9 +32,9 @@ pub(super) fn take_zeros(sums: &mut [i32], row: i32, of_columns: &[i32], columns
 /// 1.5 times 2^23: the last place of float32 numbers near it is 1.
 const LAST_PLACES: f32 = 12_582_912.0;
 
-/// The parameters that turn sums into quantised results.
+/// The parameters that turn sums into quantized results.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Quantised<'a> {
+pub(super) struct Quantized<'a> {
     pub bias: Along<'a, i32>,
     pub scale: Along<'a, f32>,
     pub zero: f32,
@@ -47,11 +47,11 @@ pub(super) fn limits(data_type: DataType) -> (f32, f32) {
     if data_type == DataType::Int8 { (-128.0, 127.0) } else { (0.0, 255.0) }
 }
 
-impl Quantised<'_> {
-    /// Writes sums as quantised numbers. The sums are modified.
+impl Quantized<'_> {
+    /// Writes sums as quantized numbers. The sums are modified.
     #[inline(always)]
     pub fn write(&self, sums: &mut [i32], out: &mut [u8]) {
-        let Quantised { bias, scale, zero, limits: (low, high) } = *self;
+        let Quantized { bias, scale, zero, limits: (low, high) } = *self;
         match bias {
             Along::One(bias) => sums.iter_mut().for_each(|sum| *sum = sum.wrapping_add(bias)),
             Along::Each(all) => sums.iter_mut().zip(all).for_each(|(sum, &bias)| *sum = sum.wrapping_add(bias)),

@@ -17,7 +17,7 @@ use super::{View, unsupported};
 use crate::device::DeviceError;
 
 /// The number of operands that both kernels read if the result has 8 bits.
-const QUANTISED_READS: usize = 7;
+const QUANTIZED_READS: usize = 7;
 
 /// Checks the types of operands.
 fn check_types(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<(), DeviceError> {

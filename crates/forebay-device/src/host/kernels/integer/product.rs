@@ -5,9 +5,9 @@ use forebay_base::{DataType, TensorDesc};
 use super::super::View;
 use super::super::parallel::{Pointer, broadcast_strides, for_chunks, for_each, wide};
 use super::dots::{Engine, Rows};
-use super::finish::{Along, Quantised, limits, take_zeros};
+use super::finish::{Along, Quantized, limits, take_zeros};
 use super::panels::{COLUMNS, PanelProduct, interleave, panels, rows_of_task, sum};
-use super::{QUANTISED_READS, byte_at};
+use super::{QUANTIZED_READS, byte_at};
 
 /// The number of rows whose sums one task computes.
 const SUMMED_ROWS: usize = 64;
@@ -113,8 +113,8 @@ pub(super) unsafe fn run(transpose_b: bool, reads: &[View], y: &View, scratch: V
     let b_zero = Matrices::<u8>::of(&reads[3], &sizes.with(1, n))?;
     let target = Matrices::<u8>::of(y, &sizes.with(m, n))?;
     let whole = sizes.with(m, n);
-    let quantised = match reads.len() {
-        QUANTISED_READS => {
+    let quantized = match reads.len() {
+        QUANTIZED_READS => {
             Some((Matrices::<i32>::of(&reads[4], &whole)?, Matrices::<f32>::of(&reads[5], &whole)?, reads[6]))
         }
         _ => None,
@@ -184,7 +184,7 @@ pub(super) unsafe fn run(transpose_b: bool, reads: &[View], y: &View, scratch: V
                     false => source.pack_columns(column, columns, (term, terms), panel, width),
                 }
             };
-            let epilogue = quantised.as_ref().map(|(bias, scale, zero)| {
+            let epilogue = quantized.as_ref().map(|(bias, scale, zero)| {
                 let firsts = [bias.offset(&sizes.batches, batch), scale.offset(&sizes.batches, batch)];
                 (bias, scale, firsts, byte_at(zero.pointer, y.desc.data_type()) as f32)
             });
@@ -203,14 +203,14 @@ pub(super) unsafe fn run(transpose_b: bool, reads: &[View], y: &View, scratch: V
                                 std::slice::from_raw_parts_mut(out.at(place), columns).copy_from_slice(sums);
                             }
                             Some((bias, scale, [bias_first, scale_first], zero)) => {
-                                let quantised = Quantised {
+                                let quantized = Quantized {
                                     bias: bias.values(*bias_first, own, column, columns),
                                     scale: scale.values(*scale_first, own, column, columns),
                                     zero: *zero,
                                     limits: limits(y.desc.data_type()),
                                 };
                                 let out = std::slice::from_raw_parts_mut(target.base.at(place), columns);
-                                quantised.write(sums, out);
+                                quantized.write(sums, out);
                             }
                         }
                     },

@@ -1,4 +1,4 @@
-//! Batch normalisation: statistics per channel over images and places.
+//! Batch normalization: statistics per channel over images and places.
 //!
 //! Statistics are sums over fixed chunks ([`forebay_base::kernel::reduction_block_of_channels`]), in double precision and relative to the
 //! first of the summed elements, so that a mean far from 0 does not cost precision. Chunks are added along the sum tree.
@@ -149,7 +149,7 @@ fn add_each<const K: usize>(earlier: [f64; K], later: [f64; K]) -> [f64; K] {
     std::array::from_fn(|k| earlier[k] + later[k])
 }
 
-/// The parameters with which the elements of a channel are normalised.
+/// The parameters with which the elements of a channel are normalized.
 #[derive(Clone, Copy)]
 struct Channel<T> {
     mean: T,
@@ -158,9 +158,9 @@ struct Channel<T> {
 }
 
 impl<T: Float> Channel<T> {
-    /// Normalises an element with the arithmetic of the forward pass, which the gradient repeats for the mask of the activation.
+    /// Normalizes an element with the arithmetic of the forward pass, which the gradient repeats for the mask of the activation.
     #[inline(always)]
-    fn normalise(self, x: T) -> T {
+    fn normalize(self, x: T) -> T {
         (x - self.mean) * self.factor + self.bias
     }
 }
@@ -193,7 +193,7 @@ unsafe fn channels<T: Float>(
 
 /// # Safety
 /// The views must be live and stored as `T` is; y may be the same memory as x.
-unsafe fn normalise<T: Float>(shape: &Shape<1>, has_relu: bool, channels: &[Channel<T>], x: &View, y: &View) {
+unsafe fn normalize<T: Float>(shape: &Shape<1>, has_relu: bool, channels: &[Channel<T>], x: &View, y: &View) {
     let (x, y) = (Stored::<T>::of(x), Stored::<T>::of(y));
     shape.for_each_run(
         #[inline(always)]
@@ -209,7 +209,7 @@ unsafe fn normalise<T: Float>(shape: &Shape<1>, has_relu: bool, channels: &[Chan
                         y,
                         length,
                         #[inline(always)]
-                        |x| channel.normalise(x),
+                        |x| channel.normalize(x),
                     ),
                     true => run1(
                         x,
@@ -217,7 +217,7 @@ unsafe fn normalise<T: Float>(shape: &Shape<1>, has_relu: bool, channels: &[Chan
                         length,
                         #[inline(always)]
                         |x| {
-                            let y = channel.normalise(x);
+                            let y = channel.normalize(x);
                             if y < T::ZERO { T::ZERO } else { y }
                         },
                     ),
@@ -243,12 +243,12 @@ pub(super) unsafe fn inference<T: Float>(
     // SAFETY: the caller's promises.
     unsafe {
         let channels = channels::<T>(shape.channels, epsilon, scale, bias, mean, variance);
-        normalise(&shape, has_relu, &channels, x, y);
+        normalize(&shape, has_relu, &channels, x, y);
     }
     Ok(())
 }
 
-/// Like [`inference`], with the statistics of the batch, which are also written. Elements are normalised with the statistics as written
+/// Like [`inference`], with the statistics of the batch, which are also written. Elements are normalized with the statistics as written
 /// (rounded to `T`), so that the gradient kernel, which reads them, repeats the same arithmetic.
 ///
 /// # Safety
@@ -269,7 +269,7 @@ pub(super) unsafe fn training<T: Float>(
         let sums = statistics_sums::<T>(x)?;
         statistics::<T>(&sums, group_size, mean, variance)?;
         let channels = channels::<T>(shape.channels, epsilon, scale, bias, mean, variance);
-        normalise(&shape, has_relu, &channels, x, y);
+        normalize(&shape, has_relu, &channels, x, y);
     }
     Ok(())
 }
@@ -416,13 +416,13 @@ fn slope_means_of_groups<T: Float>(
     means
 }
 
-/// Returns the gradient with respect to the normalised value before a ReLU.
+/// Returns the gradient with respect to the normalized value before a ReLU.
 #[inline(always)]
 fn relu<T: Float>(channel: Channel<T>, x: T, dy: T) -> T {
-    if channel.normalise(x) > T::ZERO { dy } else { T::ZERO }
+    if channel.normalize(x) > T::ZERO { dy } else { T::ZERO }
 }
 
-/// Computes dx, where `mask(channel, x, dy)` is the gradient with respect to the normalised value before the activation. `means` come from
+/// Computes dx, where `mask(channel, x, dy)` is the gradient with respect to the normalized value before the activation. `means` come from
 /// [`slope_means`] or, for groups, from [`slope_means_of_groups`].
 ///
 /// # Safety

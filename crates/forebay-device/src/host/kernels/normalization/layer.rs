@@ -1,4 +1,4 @@
-//! Layer normalisation: statistics per row, over the axes from a given one on.
+//! Layer normalization: statistics per row, over the axes from a given one on.
 
 use std::ops::Range;
 
@@ -261,7 +261,7 @@ pub(in super::super) unsafe fn store_parameter_gradients<T: Float>(sums: &[[f64;
     }
 }
 
-/// Returns the means over a row of dy scale, and of dy scale times the normalised x.
+/// Returns the means over a row of dy scale, and of dy scale times the normalized x.
 #[inline(always)]
 fn row_means<T: Float>(dy: &[T], x: &[T], scale: &[T], mean: T, inverse: T) -> (T, T) {
     let mut accumulators = Accumulators::<2>::new();
@@ -281,7 +281,7 @@ fn row_means<T: Float>(dy: &[T], x: &[T], scale: &[T], mean: T, inverse: T) -> (
     (T::from_f64(slope / dy.len() as f64), T::from_f64(product / dy.len() as f64))
 }
 
-/// dx = inverse (dy scale - mean(dy scale) - x^ mean(dy scale x^)), where x^ is the normalised x.
+/// dx = inverse (dy scale - mean(dy scale) - x^ mean(dy scale x^)), where x^ is the normalized x.
 ///
 /// # Safety
 /// The row from `start`, as long as `scale`, must lie in all operands, and no one else may touch that of dx.
@@ -298,8 +298,8 @@ unsafe fn gradient_of_row<T: Float>(
     unsafe {
         let (dy, x) = ((dy.at(start) as *const T, 1), (x.at(start) as *const T, 1));
         run3(dy, x, (scale.as_ptr(), 1), dx.at(start), scale.len(), |dy, x, scale| {
-            let normalised = (x - mean) * inverse;
-            inverse * ((dy * scale - mean_slope) - normalised * mean_product)
+            let normalized = (x - mean) * inverse;
+            inverse * ((dy * scale - mean_slope) - normalized * mean_product)
         });
     }
 }

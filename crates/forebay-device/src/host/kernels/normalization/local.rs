@@ -1,4 +1,4 @@
-//! Local response normalisation: over neighbouring channels at the same place.
+//! Local response normalization: over neighboring channels at the same place.
 
 use std::ops::Range;
 
@@ -51,9 +51,9 @@ impl<T: Float> Constants<T> {
     #[inline(always)]
     unsafe fn denominators(&self, x: Pointer<T>, columns: &Columns, channel: usize) -> [T; PLACES] {
         let mut sums = [T::ZERO; PLACES];
-        for neighbour in self.window(channel, columns.channels) {
+        for neighbor in self.window(channel, columns.channels) {
             // SAFETY: the caller's promise.
-            let values = unsafe { x.slice(columns.at(neighbour), columns.count) };
+            let values = unsafe { x.slice(columns.at(neighbor), columns.count) };
             sums.iter_mut().zip(values).for_each(|(sum, &x)| *sum += x * x);
         }
         sums.map(|sum| self.bias + self.weight * sum)

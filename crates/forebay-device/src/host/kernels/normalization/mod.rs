@@ -1,4 +1,4 @@
-//! Kernels that normalise by the statistics of a batch, of a row, or of neighbouring channels.
+//! Kernels that normalize by the statistics of a batch, of a row, or of neighboring channels.
 
 pub(super) mod batch;
 pub(super) mod layer;

@@ -1,4 +1,4 @@
-//! Normalisations against naive models in double precision; gradients against central differences of those.
+//! Normalizations against naive models in double precision; gradients against central differences of those.
 
 use forebay_base::kernel::Activation;
 use forebay_base::{DataType, Kernel, TensorDesc};
@@ -79,10 +79,10 @@ fn statistics_keep_their_digits_far_from_zero() {
     assert_close(&outputs[2].values(), &expected.variance, 1e-7, "variance");
 }
 
-/// A naive model of normalisation: a function of x, scale and bias.
+/// A naive model of normalization: a function of x, scale and bias.
 type Model<'a> = &'a dyn Fn(&[f64], &[f64], &[f64]) -> Batch;
 
-/// Checks a normalisation against its naive model, and its gradients against finite differences of the model.
+/// Checks a normalization against its naive model, and its gradients against finite differences of the model.
 fn check_with_gradients(
     random: &mut Random,
     shape: &TensorDesc,
@@ -193,10 +193,10 @@ fn layer_normalization_and_gradient() {
             let reads = [&dy, &x, &scale, &forward[1], &forward[2]];
             let gradients = run(&kernel, &reads, &[shape.clone(), row.clone(), row.clone()]);
             let (x, scale, bias, dy) = (x.values(), scale.values(), bias.values(), dy.values());
-            let normalised = naive_layer(&x, length, &vec![1.0; length], &vec![0.0; length]);
+            let normalized = naive_layer(&x, length, &vec![1.0; length], &vec![0.0; length]);
             let (mut dscale, mut dbias) = (vec![0.0; length], vec![0.0; length]);
             for (i, dy) in dy.iter().enumerate() {
-                dscale[i % length] += dy * normalised[i];
+                dscale[i % length] += dy * normalized[i];
                 dbias[i % length] += dy;
             }
             assert_close(&gradients[1].values(), &dscale, tolerance, &format!("dscale of {shape}"));
@@ -227,7 +227,7 @@ fn naive_local(x: &[f64], sizes: &[u64], size: usize, (alpha, beta, bias): (f64,
             let channel = (i / places % channels) as i64;
             let (low, high) = (channel - (size as i64 - 1) / 2, channel + size as i64 / 2);
             let sum: f64 = (low.max(0)..=high.min(channels as i64 - 1))
-                .map(|neighbour| x[(i as i64 + (neighbour - channel) * places as i64) as usize].powi(2))
+                .map(|neighbor| x[(i as i64 + (neighbor - channel) * places as i64) as usize].powi(2))
                 .sum();
             x[i] / (bias + alpha / size as f64 * sum).powf(beta)
         })

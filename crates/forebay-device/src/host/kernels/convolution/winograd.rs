@@ -1,0 +1,656 @@
+//! Convolutions with fewer multiplications, for windows of three elements in the last dimension: the minimal filtering F(m, 3) of Winograd
+//! (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016) along that dimension.
+//!
+//! A *unit* is `m` adjacent positions, which see `m + 2` elements of the source. Both the elements and the three weights are transformed
+//! into `m + 2` *components*; products of components are summed over channels and the other dimensions of the window, and the sums are
+//! transformed into the unit's results. That takes `m + 2` multiplications for `3 m`.
+//!
+//! Sums are transformed after every [`TERMS_MAX`] terms, and the results are added up. Results are therefore as accurate as sums of all
+//! products one after the other: pairs are more accurate, and units of four, used from [`QUADS_MIN`] source channels on, have at most twice
+//! their error (`tests::winograd::winograd_is_as_accurate_as_direct_sums`).
+//!
+//! Errors are relative to what a whole unit sees: an element far larger than its neighbors, within a unit's reach, costs their results
+//! accuracy.
+//!
+//! No operation is ever divided along the last of several spatial dimensions, so which positions are a unit, and thus the bits of a result,
+//! does not depend on how work is divided.
+
+use super::super::simd::{Vector, WIDTH_MAX, dispatch_wide, limited, prefetch_stream};
+use super::super::spatial::Spatial;
+use super::super::stored::{Elements, Stored};
+use super::Geometry;
+use super::axis::Axis;
+use super::microkernel::{CHANNELS, CHANNELS_MAX, Start, Terms, TileOutput, VECTORS, correlate};
+use super::slab::{COLUMNS_MAX, SLACK, Slab, Span, even, spans};
+use super::tiles::{Layout, Tile};
+
+/// Terms of a sum of components: those that the positions of a tile see fit into a core's first-level cache.
+const TERMS_MAX: usize = 128;
+/// Elements of a window in the other dimensions: with more, a small block's planes and rows could not be packed one after the other.
+const WINDOW_MAX: usize = 32;
+/// Source channels from which units have four positions instead of two.
+const QUADS_MIN: usize = 64;
+/// Channels below which transforming a source channel, or the sums of a target channel, takes longer than multiplying.
+const CHANNELS_MIN: usize = 8;
+/// Positions of a row below which the weights of so few positions take too long to transform.
+const COLUMNS_MIN: usize = 7;
+/// Target channels whose components are in a thread's buffer at a time.
+const TARGETS_AT_ONCE: usize = 64;
+/// Weights per cache line, and the number of target channels that are transformed until prefetched weights are needed.
+const LINE: usize = 16;
+const AHEAD: usize = 2;
+/// The most positions of a unit, and the most units of a tile.
+const SIZE_MAX: usize = 4;
+const TILE: usize = VECTORS * WIDTH_MAX;
+/// The most elements that a row of a block sees.
+const ROW_MAX: usize = COLUMNS_MAX * SIZE_MAX + 2;
+const NO_LIMITS: [f32; 2] = [f32::NEG_INFINITY, f32::INFINITY];
+/// Half of a row, and what vectors read and write behind it.
+const HALF_MAX: usize = ROW_MAX / 2 + 3 * WIDTH_MAX;
+
+/// How many positions are a unit, or `None` if a convolution is computed directly. This depends only on the sizes that are never divided:
+/// channels, the window and the last dimension.
+fn unit_size(geometry: &Geometry, (sources, targets): (usize, usize), columns: usize) -> Option<usize> {
+    let is_divided = geometry.first == 2;
+    let [planes, rows, width] = geometry.kernel;
+    let fits = width == 3 && planes * rows <= WINDOW_MAX && geometry.strides == [1; 3] && geometry.dilations == [1; 3];
+    if is_divided || !fits || sources.min(targets) < CHANNELS_MIN || columns < COLUMNS_MIN {
+        return None;
+    }
+    let size = if sources >= QUADS_MIN { 4 } else { 2 };
+    // A row's last unit may reach beyond its end: at least a quarter of the multiplications must be saved.
+    let multiplications = columns.div_ceil(size) * (size + 2);
+    (4 * multiplications <= 3 * 3 * columns).then_some(size)
+}
+
+/// Minimal filtering of given sizes.
+pub(super) struct Winograd {
+    /// Positions of a unit.
+    size: usize,
+    /// Positions of a row of the target.
+    pub columns: usize,
+    /// The source element that the first position of a row sees first, and the elements of a row.
+    first: isize,
+    width: usize,
+    /// Whether the weights of a window's row are listed from last to first.
+    is_reversed: bool,
+    /// Elements from component to component and from channel to channel of a packed source.
+    component_stride: usize,
+    channel_stride: usize,
+    /// Where position 0 of a block looks in a component, by source channel, and by tap in the other dimensions.
+    offsets: Vec<u32>,
+    /// Elements from target channel to target channel of the weights' components.
+    weight_stride: usize,
+}
+
+/// The dimensions of a correlation in units, and what is needed to complete [`Winograd`].
+pub(super) struct Units {
+    pub axes: [Axis; 3],
+    /// Source channels that are packed together.
+    pub source_chunk: usize,
+    /// Components of a unit.
+    pub components: usize,
+    /// Positions of a unit.
+    pub size: usize,
+    columns: usize,
+    first: isize,
+    width: usize,
+    is_reversed: bool,
+}
+
+impl Units {
+    /// The units of a correlation with these dimensions, or `None` if it is computed directly.
+    pub fn of(geometry: &Geometry, axes: &[Axis; 3], channels: (usize, usize)) -> Option<Units> {
+        let [planes, rows, columns] = axes;
+        let size = unit_size(geometry, channels, columns.count())?;
+        if planes.count() * rows.count() == 0 {
+            return None;
+        }
+        let units = columns.count().div_ceil(size);
+        let window = geometry.kernel[0] * geometry.kernel[1];
+        let taps = &columns.classes[0].taps;
+        Some(Units {
+            axes: [planes.clone(), rows.clone(), Axis::of_units(units, size, taps)],
+            source_chunk: even(channels.0, TERMS_MAX / window),
+            components: size + 2,
+            size,
+            columns: columns.count(),
+            first: columns.phases[0],
+            width: columns.source,
+            is_reversed: taps[0].shift > taps[2].shift,
+        })
+    }
+
+    /// Completes the units with the blocks in which they are packed.
+    ///
+    /// # Panics
+    /// Panics if planes or rows are not packed one after the other.
+    pub fn packed(&self, slab: &Slab) -> Winograd {
+        let [planes, rows, _] = &slab.axes;
+        assert_eq!([planes.phases.len(), rows.phases.len()], [1, 1], "windows of at most {WINDOW_MAX} elements");
+        let Units { size, columns, first, width, is_reversed, .. } = *self;
+        let component_stride =
+            (slab.packed_rows().iter().product::<usize>() * slab.row_pitch() + WIDTH_MAX).next_multiple_of(16);
+        // An odd number of cache lines, as in a slab.
+        let channel_stride = ((self.components * component_stride).div_ceil(16) | 1) * 16;
+        let taps = |axis: &Axis| axis.classes[0].taps.iter().map(|tap| tap.shift).collect::<Vec<_>>();
+        let (plane_taps, row_taps) = (taps(planes), taps(rows));
+        let mut offsets = Vec::with_capacity(self.source_chunk * plane_taps.len() * row_taps.len());
+        for channel in 0..self.source_chunk {
+            for plane in &plane_taps {
+                for row in &row_taps {
+                    offsets.push((channel * channel_stride + slab.offset([0; 3], [*plane, *row, 0])) as u32);
+                }
+            }
+        }
+        let weight_stride = offsets.len().next_multiple_of(WIDTH_MAX);
+        Winograd { size, columns, first, width, is_reversed, component_stride, channel_stride, offsets, weight_stride }
+    }
+}
+
+/// One block of positions of some target channels.
+pub(super) struct Job<'a> {
+    pub slab: &'a Slab,
+    pub origin: [usize; 3],
+    /// All source channels, and how many are packed together.
+    pub sources: usize,
+    pub source_chunk: usize,
+    pub source: Stored<f32>,
+    pub source_layout: Spatial,
+    /// The weights of the first target channel.
+    pub weights: *const f32,
+    pub targets: Span,
+    pub bias: Option<&'a [f32]>,
+    pub limits: [f32; 2],
+    /// The block's first position in the first target channel.
+    pub target: *mut f32,
+    pub target_layout: Spatial,
+}
+
+impl Winograd {
+    /// The elements of a buffer that [`Winograd::block`] needs.
+    pub fn buffer_count(&self, source_chunk: usize) -> usize {
+        let components = self.size + 2;
+        source_chunk * self.channel_stride + SLACK + components * TARGETS_AT_ONCE * (self.weight_stride + TILE)
+    }
+
+    /// Computes one block, within the limits of its activation.
+    ///
+    /// # Safety
+    /// The source's and the target's channels must exist, and so must the weights, by target channel, source channel and tap. No one may
+    /// write source and weights, or touch the target. The buffer has the elements of [`Winograd::buffer_count`].
+    pub unsafe fn block(&self, job: &Job, buffer: &mut [f32]) {
+        // SAFETY: the caller's promises.
+        unsafe { run_block(&mut Work { winograd: self, job, buffer }) }
+    }
+}
+
+/// A job and the buffer for it.
+struct Work<'a> {
+    winograd: &'a Winograd,
+    job: &'a Job<'a>,
+    buffer: &'a mut [f32],
+}
+
+dispatch_wide! {
+    /// # Safety
+    /// As [`Winograd::block`].
+    fn run_block, run_block_with(work: &mut Work)
+}
+
+/// # Safety
+/// As [`Winograd::block`], and the CPU must have the vector's instructions.
+#[inline(always)]
+unsafe fn run_block_with<V: Vector>(work: &mut Work) {
+    let Work { winograd, job, buffer } = work;
+    let (slab, components) = (job.slab, winograd.size + 2);
+    let lens: [usize; 3] = std::array::from_fn(|d| slab.block[d].min(slab.axes[d].count() - job.origin[d]));
+    let first_column = job.origin[2] * winograd.size;
+    let mut columns = (lens[2] * winograd.size).min(winograd.columns - first_column);
+    let mut layout = Layout {
+        rows: lens[1],
+        columns: lens[2],
+        pitch: slab.row_pitch(),
+        row_stride: job.target_layout.row,
+        column_stride: winograd.size,
+    };
+    if [columns, job.target_layout.row] == [layout.pitch * winograd.size; 2] {
+        // Rows follow each other without gaps.
+        let units = layout.rows * layout.columns;
+        columns *= layout.rows;
+        layout = Layout { rows: 1, columns: units, pitch: units, row_stride: columns, ..layout };
+    }
+    let tiles =
+        Layout { row_stride: layout.pitch, column_stride: 1, ..layout }.merged().tiles(V::WIDTH, V::Half::WIDTH);
+    let (packed, rest) = buffer.split_at_mut(job.source_chunk * winograd.channel_stride + SLACK);
+    let (weights, sums) = rest.split_at_mut(components * TARGETS_AT_ONCE * winograd.weight_stride);
+    let mut row = Row::new();
+    let window = winograd.offsets.len() / job.source_chunk;
+    for chunk in spans(job.sources, job.source_chunk) {
+        for (number, packed) in packed.chunks_exact_mut(winograd.channel_stride).take(chunk.len).enumerate() {
+            // SAFETY: the channel exists; no one writes it.
+            unsafe {
+                let start = (chunk.start + number) * job.source_layout.channel;
+                let channel = job.source.slice(start, job.source_layout.span);
+                pack_channel::<V>(winograd, job, channel, &mut row, packed);
+            }
+        }
+        for targets in spans(job.targets.len, TARGETS_AT_ONCE) {
+            for target in 0..targets.len {
+                let start = ((targets.start + target) * job.sources + chunk.start) * window * 3;
+                // SAFETY: the weights of these channels exist, and no one writes them; the buffer has room for their components.
+                unsafe {
+                    let of_target = std::slice::from_raw_parts(job.weights.add(start), chunk.len * window * 3);
+                    for line in 0..of_target.len().div_ceil(LINE) {
+                        prefetch_stream(
+                            of_target.as_ptr().wrapping_add(AHEAD * job.sources * window * 3 + line * LINE),
+                        );
+                    }
+                    transform_weights::<V>(
+                        winograd,
+                        of_target,
+                        weights[target * winograd.weight_stride..].as_mut_ptr(),
+                    );
+                }
+            }
+            let block = Block {
+                winograd,
+                job,
+                layout: &layout,
+                columns,
+                targets,
+                terms: Terms {
+                    offsets: &winograd.offsets[..chunk.len * window],
+                    packed: packed.as_ptr(),
+                    weights: weights.as_ptr(),
+                    weight_stride: winograd.weight_stride,
+                },
+                is_first: chunk.start == 0,
+                limits: if chunk.start + chunk.len == job.sources { job.limits } else { NO_LIMITS },
+            };
+            for plane in 0..lens[0] {
+                for tile in &tiles {
+                    // SAFETY: the caller's promises; positions of the tile lie in the block.
+                    unsafe {
+                        match tile.is_narrow {
+                            true => compute_tile::<V::Half>(&block, plane, tile, sums.as_mut_ptr()),
+                            false => compute_tile::<V>(&block, plane, tile, sums.as_mut_ptr()),
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The elements that a row of units sees, and those with even and with odd numbers.
+struct Row {
+    all: [f32; ROW_MAX + 4 * WIDTH_MAX],
+    halves: [[f32; HALF_MAX + WIDTH_MAX]; 2],
+}
+
+impl Row {
+    fn new() -> Row {
+        Row { all: [0.0; ROW_MAX + 4 * WIDTH_MAX], halves: [[0.0; HALF_MAX + WIDTH_MAX]; 2] }
+    }
+}
+
+/// Packs the components of the elements that a block sees of one channel.
+///
+/// # Safety
+/// The CPU must have the vector's instructions.
+#[inline(always)]
+unsafe fn pack_channel<V: Vector>(
+    winograd: &Winograd,
+    job: &Job,
+    channel: Elements,
+    row: &mut Row,
+    packed: &mut [f32],
+) {
+    let Winograd { size, first, width, component_stride, .. } = *winograd;
+    let (slab, layout) = (job.slab, &job.source_layout);
+    let [planes, rows, _] = &slab.axes;
+    let [depth, height] = slab.packed_rows();
+    let units = slab.row_pitch();
+    // The row's elements: some zeros, those of the source from `start` on, zeros again.
+    let (first, seen) = (first + (job.origin[2] * size) as isize, units * size + 2);
+    let low = first.min(0).unsigned_abs().min(seen);
+    let start = first.max(0) as usize;
+    let high = (low + width.saturating_sub(start)).min(seen);
+    row.all[..low].fill(0.0);
+    row.all[high..seen].fill(0.0);
+    for line in 0..depth * height {
+        let plane = planes.source_of(0, job.origin[0] + line / height);
+        let source_row = rows.source_of(0, job.origin[1] + line % height);
+        let is_inside = |axis: &Axis, index: isize| index >= 0 && (index as usize) < axis.source;
+        let target = line * units;
+        if !is_inside(planes, plane) || !is_inside(rows, source_row) {
+            for component in 0..size + 2 {
+                packed[component * component_stride + target..][..units].fill(0.0);
+            }
+            continue;
+        }
+        let from = plane as usize * layout.plane + source_row as usize * layout.row + start;
+        if low < high {
+            channel.copy_to(&mut row.all[low..high], from, 1);
+        }
+        // SAFETY: the row has room for what vectors read behind its end. What they write behind a component's row belongs to its next one,
+        // which is written later, or to the space between components.
+        unsafe {
+            match size {
+                2 => transform_pairs::<V>(row, units, packed[target..].as_mut_ptr(), component_stride),
+                _ => transform_quads::<V>(row, units, packed[target..].as_mut_ptr(), component_stride),
+            }
+        }
+    }
+}
+
+/// a x + b, a number for all lanes.
+#[inline(always)]
+unsafe fn scaled_sum<V: Vector>(a: f32, x: V, b: V) -> V {
+    // SAFETY: the CPU has the vector's instructions, as all callers promise.
+    unsafe { b.add_product(V::splat(a), x) }
+}
+
+/// Writes vectors `stride` elements apart.
+///
+/// # Safety
+/// There must be room for them.
+#[inline(always)]
+unsafe fn store<V: Vector, const N: usize>(vectors: [V; N], target: *mut f32, stride: usize) {
+    for (number, vector) in vectors.into_iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { vector.store(target.add(number * stride)) };
+    }
+}
+
+/// Writes the four components of a row of pairs.
+///
+/// # Safety
+/// As [`pack_channel`]; the components of the row, and a vector behind them, are writable.
+#[inline(always)]
+unsafe fn transform_pairs<V: Vector>(row: &Row, units: usize, target: *mut f32, stride: usize) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        for unit in (0..units).step_by(V::WIDTH) {
+            let x: [V; 4] = std::array::from_fn(
+                #[inline(always)]
+                |i| V::load_even(row.all.as_ptr().add(2 * unit + i)),
+            );
+            let components = [
+                scaled_sum(-1.0, x[2], x[0]),
+                scaled_sum(1.0, x[2], x[1]),
+                scaled_sum(-1.0, x[1], x[2]),
+                scaled_sum(-1.0, x[3], x[1]),
+            ];
+            store(components, target.add(unit), stride);
+        }
+    }
+}
+
+/// Writes the six components of a row of units of four.
+///
+/// # Safety
+/// As [`transform_pairs`].
+#[inline(always)]
+unsafe fn transform_quads<V: Vector>(row: &mut Row, units: usize, target: *mut f32, stride: usize) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        for (odd, half) in row.halves.iter_mut().enumerate() {
+            for at in (0..2 * units + 2).step_by(V::WIDTH) {
+                V::load_even(row.all.as_ptr().add(2 * at + odd)).store(half.as_mut_ptr().add(at));
+            }
+        }
+        for unit in (0..units).step_by(V::WIDTH) {
+            let x: [V; 6] = std::array::from_fn(
+                #[inline(always)]
+                |i| V::load_even(row.halves[i % 2].as_ptr().add(2 * unit + i / 2)),
+            );
+            let (a, b) = (scaled_sum(-4.0, x[2], x[4]), scaled_sum(-4.0, x[1], x[3]));
+            let (c, d) = (scaled_sum(-1.0, x[2], x[4]), scaled_sum(-1.0, x[1], x[3]));
+            let components = [
+                scaled_sum(4.0, x[0], scaled_sum(-5.0, x[2], x[4])),
+                scaled_sum(1.0, b, a),
+                scaled_sum(-1.0, b, a),
+                scaled_sum(2.0, d, c),
+                scaled_sum(-2.0, d, c),
+                scaled_sum(4.0, x[1], scaled_sum(-5.0, x[3], x[5])),
+            ];
+            store(components, target.add(unit), stride);
+        }
+    }
+}
+
+/// Writes the components of one target channel's weights, which are given in rows of three.
+///
+/// # Safety
+/// The components of the first target channel's weights begin at `target`; the CPU must have the vector's instructions.
+#[inline(always)]
+unsafe fn transform_weights<V: Vector>(winograd: &Winograd, weights: &[f32], target: *mut f32) {
+    let component_stride = TARGETS_AT_ONCE * winograd.weight_stride;
+    let mut padded = [0.0; 3 * WIDTH_MAX];
+    for (number, mut weights) in weights.chunks(3 * V::WIDTH).enumerate() {
+        if weights.len() < 3 * V::WIDTH {
+            padded[..weights.len()].copy_from_slice(weights);
+            weights = &padded;
+        }
+        // SAFETY: the caller's promises: the strides have room for whole vectors.
+        unsafe {
+            let target = target.add(number * V::WIDTH);
+            let mut rows = V::load_thirds(weights.as_ptr());
+            if winograd.is_reversed {
+                rows.swap(0, 2);
+            }
+            let ([a, b, c], zero) = (rows, V::splat(0.0));
+            let outer = scaled_sum(1.0, c, a);
+            if winograd.size == 2 {
+                let (outer, middle) = (scaled_sum(0.5, outer, zero), scaled_sum(0.5, b, zero));
+                store(
+                    [a, scaled_sum(1.0, middle, outer), scaled_sum(-1.0, middle, outer), c],
+                    target,
+                    component_stride,
+                );
+            } else {
+                let (outer, middle) = (scaled_sum(-1.0 / 6.0, outer, zero), scaled_sum(1.0 / 6.0, b, zero));
+                let uneven = scaled_sum(1.0 / 24.0, a, scaled_sum(1.0 / 6.0, c, zero));
+                let half = scaled_sum(1.0 / 12.0, b, zero);
+                let components = [
+                    scaled_sum(0.25, a, zero),
+                    scaled_sum(-1.0, middle, outer),
+                    scaled_sum(1.0, middle, outer),
+                    scaled_sum(1.0, half, uneven),
+                    scaled_sum(-1.0, half, uneven),
+                    c,
+                ];
+                store(components, target, component_stride);
+            }
+        }
+    }
+}
+
+/// A block, a chunk of source channels, and the target channels whose weights have components in the buffer.
+struct Block<'a> {
+    winograd: &'a Winograd,
+    job: &'a Job<'a>,
+    /// Units of a plane of the block.
+    layout: &'a Layout,
+    /// Positions of a row of the block.
+    columns: usize,
+    targets: Span,
+    terms: Terms<'a>,
+    is_first: bool,
+    /// The limits of the values that are written.
+    limits: [f32; 2],
+}
+
+/// Computes the units of a tile.
+///
+/// # Safety
+/// As [`run_block_with`]; `sums` has room for the components of the sums of a tile of all channels.
+#[inline(always)]
+unsafe fn compute_tile<V: Vector>(block: &Block, plane: usize, tile: &Tile, sums: *mut f32) {
+    let Block { winograd, job, layout, columns, targets, terms, limits, .. } = block;
+    let components = winograd.size + 2;
+    // SAFETY: the caller's promises.
+    unsafe {
+        for component in 0..components {
+            let packed =
+                terms.packed.add(component * winograd.component_stride + plane * job.slab.plane_pitch() + tile.start);
+            let mut channel = 0;
+            while channel < targets.len {
+                let len = match targets.len - channel {
+                    CHANNELS_MAX.. if tile.vectors == 1 || V::REGISTERS >= 32 => CHANNELS_MAX,
+                    left => left.min(CHANNELS),
+                };
+                let number = component * TARGETS_AT_ONCE + channel;
+                let terms = Terms { packed, weights: terms.weights.add(number * winograd.weight_stride), ..*terms };
+                let place = TileOutput { base: sums.add(number * TILE), stride: TILE };
+                correlate::<V>(len, tile.vectors, &terms, Start::Values([0.0; CHANNELS_MAX]), NO_LIMITS, place);
+                channel += len;
+            }
+        }
+        let mut own = [0.0; TILE * SIZE_MAX];
+        for channel in 0..targets.len {
+            for vector in 0..tile.vectors {
+                let sums = sums.add(channel * TILE + vector * V::WIDTH);
+                let own = own.as_mut_ptr().add(vector * V::WIDTH * winograd.size);
+                match winograd.size {
+                    2 => write_pairs::<V>(sums, own),
+                    _ => write_quads::<V>(sums, own),
+                }
+            }
+            let number = targets.start + channel;
+            let adding = Adding {
+                start: block.is_first.then(
+                    #[inline(always)]
+                    || job.bias.map_or(0.0, |bias| bias[job.targets.start + number]),
+                ),
+                limits: *limits,
+            };
+            let target = job.target.add(number * job.target_layout.channel + plane * job.target_layout.plane);
+            layout.for_each_run(
+                tile,
+                V::WIDTH,
+                #[inline(always)]
+                |at, place, count| {
+                    // The last unit of a row may reach beyond its end.
+                    let count = (count * winograd.size).min(columns - place % layout.row_stride);
+                    add_run::<V>(target.add(place), own.as_ptr().add(at * winograd.size), count, adding);
+                },
+            );
+        }
+    }
+}
+
+/// Loads the components of one vector of units' sums.
+///
+/// # Safety
+/// As [`compute_tile`].
+#[inline(always)]
+unsafe fn load_sums<V: Vector, const N: usize>(sums: *const f32) -> [V; N] {
+    std::array::from_fn(
+        #[inline(always)]
+        // SAFETY: the caller's promises.
+        |component| unsafe { V::load(sums.add(component * TARGETS_AT_ONCE * TILE)) },
+    )
+}
+
+/// Writes the results of pairs, given the components of their sums.
+///
+/// # Safety
+/// As [`load_sums`]; there is room for two vectors.
+#[inline(always)]
+unsafe fn write_pairs<V: Vector>(sums: *const f32, target: *mut f32) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let sums = load_sums::<V, 4>(sums);
+        let (a, b) = (scaled_sum(1.0, sums[2], sums[1]), scaled_sum(-1.0, sums[2], sums[1]));
+        let results = scaled_sum(1.0, a, sums[0]).interleaved(scaled_sum(-1.0, sums[3], b));
+        store(results, target, V::WIDTH);
+    }
+}
+
+/// Writes the results of units of four, given the components of their sums.
+///
+/// # Safety
+/// As [`load_sums`]; there is room for four vectors.
+#[inline(always)]
+unsafe fn write_quads<V: Vector>(sums: *const f32, target: *mut f32) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let sums = load_sums::<V, 6>(sums);
+        let (a, b) = (scaled_sum(1.0, sums[2], sums[1]), scaled_sum(-1.0, sums[2], sums[1]));
+        let (c, d) = (scaled_sum(1.0, sums[4], sums[3]), scaled_sum(-1.0, sums[4], sums[3]));
+        let [even, even_behind] = scaled_sum(1.0, c, scaled_sum(1.0, a, sums[0])).interleaved(scaled_sum(4.0, c, a));
+        let [odd, odd_behind] = scaled_sum(2.0, d, b).interleaved(scaled_sum(1.0, sums[5], scaled_sum(8.0, d, b)));
+        store(even.interleaved(odd), target, V::WIDTH);
+        store(even_behind.interleaved(odd_behind), target.add(2 * V::WIDTH), V::WIDTH);
+    }
+}
+
+/// The values to which results are added, if they are not those in the target, and the limits of the sums.
+#[derive(Clone, Copy)]
+struct Adding {
+    start: Option<f32>,
+    limits: [f32; 2],
+}
+
+/// Adds adjacent results to the target.
+///
+/// # Safety
+/// The results must be readable and the target writable; the CPU must have the vector's instructions.
+#[inline(always)]
+unsafe fn add_run<V: Vector>(target: *mut f32, results: *const f32, count: usize, adding: Adding) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        if count >= V::WIDTH {
+            return add_vectors::<V>(target, results, count, adding);
+        }
+        if count >= V::Half::WIDTH {
+            return add_vectors::<V::Half>(target, results, count, adding);
+        }
+        let [low, high] = adding.limits;
+        for i in 0..count {
+            let sum = adding.start.unwrap_or(*target.add(i)) + *results.add(i);
+            *target.add(i) = limited(sum, low, high);
+        }
+    }
+}
+
+/// Does the same for at least one vector. Instead of leaving a remainder, the last vector overlaps the one before.
+///
+/// # Safety
+/// As [`add_run`].
+#[inline(always)]
+unsafe fn add_vectors<V: Vector>(target: *mut f32, results: *const f32, count: usize, adding: Adding) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let [low, high] = adding.limits.map(
+            #[inline(always)]
+            |limit| V::splat(limit),
+        );
+        let last = count - V::WIDTH;
+        // Computed before the elements that it shares with the vector before are written.
+        let end = sum_at::<V>(target, results, last, adding.start).limited(low, high);
+        for i in (0..last).step_by(V::WIDTH) {
+            sum_at::<V>(target, results, i, adding.start).limited(low, high).store(target.add(i));
+        }
+        end.store(target.add(last));
+    }
+}
+
+/// Returns the sums of a vector of results and of the target or the starting value.
+///
+/// # Safety
+/// As [`add_run`].
+#[inline(always)]
+unsafe fn sum_at<V: Vector>(target: *const f32, results: *const f32, at: usize, start: Option<f32>) -> V {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let sum = match start {
+            Some(start) => V::splat(start),
+            None => V::load(target.add(at)),
+        };
+        scaled_sum(1.0, V::load(results.add(at)), sum)
+    }
+}
