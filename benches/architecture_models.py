@@ -56,14 +56,14 @@ def build(name, seed=0):
     for part in module.modules():
         if isinstance(part, (nn.Dropout, torchvision.ops.StochasticDepth)):
             part.p = 0.0
-    # Exporters would write identical weights, such as the ones of all normalisations, as one tensor, which would be trained as one.
+    # Exporters would write identical weights, such as the ones of all normalizations, as one tensor, which would be trained as one.
     with torch.no_grad():
         for weights in module.parameters():
             weights += 0.01 * torch.randn_like(weights)
     return Logits(module, list(inputs), network.extra).eval(), inputs
 
 
-def normalises_batches(module):
+def normalizes_batches(module):
     """Whether training computes something that evaluation does not: batch statistics."""
     return any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
 
@@ -185,7 +185,7 @@ def speech_to_text():
 
 
 def detr():
-    """The classes of its queries; like the original, it has frozen normalisations."""
+    """The classes of its queries; like the original, it has frozen normalizations."""
     def network():
         backbone = transformers.ResNetConfig(embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], layer_type="basic",
                                              out_features=["stage2"])

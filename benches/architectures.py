@@ -7,8 +7,8 @@
 Each network has small random weights. Both exporters write it as ONNX with their defaults, with open batch and text sizes if they can,
 otherwise with fixed ones. `forebay run` must give the same logits as PyTorch, at two sizes if sizes are open. Then `forebay train` and
 PyTorch take the same SGD steps on the same data, and their losses must agree. If sizes are open, the second batch is smaller. Networks with
-batch normalisation are exported again for training, because they compute something else there, and without dynamo's optimiser, which folds
-the normalisations into convolutions. The same applies to networks that train differently because of what it folds. The table lists
+batch normalization are exported again for training, because they compute something else there, and without dynamo's optimizer, which folds
+the normalizations into convolutions. The same applies to networks that train differently because of what it folds. The table lists
 failures with their reasons; the command exits with 0, since finding failures is its purpose.
 """
 import argparse
@@ -35,7 +35,7 @@ EXPORTERS = ("TorchScript", "dynamo")
 OPSET = 18
 # Open sizes, with attention written out, as transformers advise if an exporter cannot write the fused form.
 EAGER = "open, eager attention"
-# By whether a network normalises batches: small weights before a normalisation have steep gradients.
+# By whether a network normalizes batches: small weights before a normalization have steep gradients.
 LEARNING_RATES = {False: 0.01, True: 0.001}
 # Losses agree with PyTorch's losses in float64 if they differ by at most this fraction, or by at most this many times the
 # difference of PyTorch's own losses in float32: statistics of small batches amplify rounding.
@@ -148,7 +148,7 @@ def references(name, folder, threads):
     arrays = {key: value.numpy() for key, value in both.items()}
     np.savez(os.path.join(folder, "data.npz"), **arrays, y=labels)
     np.savez(os.path.join(folder, "batch.npz"), **{key: array[:count] for key, array in arrays.items()}, y=labels[:count])
-    return architecture_models.normalises_batches(module), count
+    return architecture_models.normalizes_batches(module), count
 
 
 def export(name, exporter, path, for_training, sizes):
@@ -157,7 +157,7 @@ def export(name, exporter, path, for_training, sizes):
     open_sizes = sizes != "fixed"
     if sizes == EAGER:
         module.network.set_attn_implementation("eager")
-    training = for_training and architecture_models.normalises_batches(module)
+    training = for_training and architecture_models.normalizes_batches(module)
     module.train(training)
     values = tuple(inputs.values())
     options = {"input_names": list(inputs), "output_names": ["logits"], "opset_version": OPSET}
@@ -165,7 +165,7 @@ def export(name, exporter, path, for_training, sizes):
         if open_sizes:
             free = torch.export.Dim.DYNAMIC
             options["dynamic_shapes"] = (tuple({0: free, 1: free} if is_text(key, value) else {0: free} for key, value in inputs.items()),)
-        # Its optimiser folds normalisations into convolutions, and parameters into values computed from them, even if they are to be
+        # Its optimizer folds normalizations into convolutions, and parameters into values computed from them, even if they are to be
         # trained.
         torch.onnx.export(module, values, path, dynamo=True, verbose=False, optimize=not for_training, **options)
         return
@@ -185,9 +185,9 @@ def torch_steps(name, folder, data, batch, steps, threads, kind=torch.float32):
         read = {key: torch.from_numpy(arrays[key]) for key in arrays.files}
     all_labels = read.pop("y")
     read = {key: read[key].to(kind) if read[key].is_floating_point() else read[key] for key in inputs}
-    normalises = architecture_models.normalises_batches(module)
-    module.train(normalises)
-    optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATES[normalises])
+    normalizes = architecture_models.normalizes_batches(module)
+    module.train(normalizes)
+    optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATES[normalizes])
     axis = architecture_models.NETWORKS[name].class_axis
     losses, seconds = [], []
     begins = list(range(0, len(all_labels), batch))
@@ -318,7 +318,7 @@ def rows_of(arguments, name, folder):
     kind = architecture_models.NETWORKS[name].kind
     references_of = {}
     try:
-        normalises, batch = kept(arguments, folder, "references", references, name, folder, arguments.threads)
+        normalizes, batch = kept(arguments, folder, "references", references, name, folder, arguments.threads)
     except Failed as error:
         print(f"{name}: PyTorch: {error}", flush=True)
         yield [name, kind, *[None] * 9, f"PyTorch: {error}"]
@@ -336,17 +336,17 @@ def rows_of(arguments, name, folder):
                              for inputs in (("inputs",) if sizes == "fixed" else ("inputs", "longer")))
             except Failed as error:
                 failures.append(str(error))
-            if normalises:
+            if normalizes:
                 model, sizes = exported(arguments, name, exporter, folder, True, choices)
             if sizes not in references_of:
                 references_of[sizes] = Expected(arguments, name, folder, "batch.npz" if sizes == "fixed" else "data.npz", batch)
             expected = references_of[sizes]
-            rest = (folder, expected.data, batch, LEARNING_RATES[normalises], expected.losses,
+            rest = (folder, expected.data, batch, LEARNING_RATES[normalizes], expected.losses,
                     max(LOSS_TOLERANCE, ROUNDING * expected.rounding))
             try:
                 losses, seconds, peak = compare_losses(arguments, name, model, *rest)
             except LossesDiffer:
-                if exporter != "dynamo" or normalises:
+                if exporter != "dynamo" or normalizes:
                     raise
                 model, sizes = exported(arguments, name, exporter, folder, True, choices)
                 losses, seconds, peak = compare_losses(arguments, name, model, *rest)
@@ -403,7 +403,7 @@ def main():
                    software={"PyTorch": torch.__version__, "torchvision": torchvision.__version__,
                              "transformers": transformers.__version__},
                    conditions=f"{arguments.threads} threads each; {arguments.steps} steps of SGD at {LEARNING_RATES[False]}, or "
-                              f"{LEARNING_RATES[True]} for networks that normalise batches; "
+                              f"{LEARNING_RATES[True]} for networks that normalize batches; "
                               "differences are relative, of losses to PyTorch in float64; "
                               "PyTorch's memory includes its libraries")
 

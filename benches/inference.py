@@ -4,7 +4,7 @@
     cargo build --release
     python3 benches/inference.py [--before PROGRAM]   # needs: pip install torch torchvision transformers onnx onnxruntime numpy
 
-Networks from torchvision and transformers, and a U-Net, have random weights, and normalisations with an effect. Both runtimes get the
+Networks from torchvision and transformers, and a U-Net, have random weights, and normalizations with an effect. Both runtimes get the
 file that PyTorch's TorchScript exporter writes without folding constants. The bench compares processor time: unlike wall-clock time, it
 does not grow when other work occupies the processors, though it grows when that work uses caches and memory bandwidth. Forebay's processor
 time is the difference between a command with many runs and one with a single run. Runtimes take turns, and medians count. `--before` names
@@ -35,7 +35,7 @@ IMAGE = (1, 3, 224, 224)
 
 
 class UNet2d(nn.Module):
-    """A U-Net of three levels, two 3x3 convolutions with normalisations each (16, 32, 64 channels)."""
+    """A U-Net of three levels, two 3x3 convolutions with normalizations each (16, 32, 64 channels)."""
 
     def __init__(self, c=16):
         super().__init__()

@@ -77,7 +77,7 @@ def read_nifti(path):
 
 
 def fit(volume, shape):
-    """Crops around the centre or pads with zeros, as Forebay does."""
+    """Crops around the center or pads with zeros, as Forebay does."""
     for axis, m in enumerate(shape):
         n = volume.shape[axis]
         if n >= m:

@@ -5,9 +5,9 @@
     python3 benches/runtime_tools.py            # needs: pip install torch torchvision transformers onnx onnxscript onnxruntime numpy
 
 Networks from `benches/architecture_models.py`, and some kinds that are missing there (an LSTM; decoders with key and value caches), are
-exported and then changed by the tools of ONNX Runtime: dynamic and static quantisation, 4-bit weights, the transformer optimiser,
-conversion to float16, and the model that a session writes after its own optimisations. ONNX Runtime runs each without further
-optimisations; `forebay run` must give the same outputs. The table lists failures with their reasons; the command exits with 0.
+exported and then changed by the tools of ONNX Runtime: dynamic and static quantization, 4-bit weights, the transformer optimizer,
+conversion to float16, and the model that a session writes after its own optimizations. ONNX Runtime runs each without further
+optimizations; `forebay run` must give the same outputs. The table lists failures with their reasons; the command exits with 0.
 """
 import argparse
 import json
@@ -87,7 +87,7 @@ def named(name):
     return lambda: architecture_models.build(name)
 
 
-# Networks, with the type under which the transformer optimiser knows them.
+# Networks, with the type under which the transformer optimizer knows them.
 NETWORKS = {
     "tagger (LSTM)": (tagger, None),
     "gpt2 with caches": (with_cache("gpt2", 4), "gpt2"),
@@ -106,7 +106,7 @@ NETWORKS = {
 
 
 def static(kind, **options):
-    """Static quantisation, calibrated on the inputs themselves."""
+    """Static quantization, calibrated on the inputs themselves."""
     def make(source, target, feeds, _):
         from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
         from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -160,7 +160,7 @@ def blocks(**options):
 
 
 def session(source, target, _feeds, _kind):
-    """The model that a session writes after the optimisations that do not depend on the machine."""
+    """The model that a session writes after the optimizations that do not depend on the machine."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -192,17 +192,17 @@ def after(first, second):
 BYTES = static("QOperator", activation_type="QUInt8", weight_type="QInt8")
 PAIRS = static("QDQ")
 
-# By tool: what it makes, how accurate that is, and whether it needs a network that the transformer optimiser knows.
+# By tool: what it makes, how accurate that is, and whether it needs a network that the transformer optimizer knows.
 TOOLS = {
-    "dynamic quantisation": (dynamic, "integers", False),
-    "dynamic quantisation, uint8 weights": (dynamic_bytes, "integers", False),
-    "dynamic quantisation by columns": (dynamic_columns, "integers", False),
-    "static quantisation (QDQ)": (PAIRS, "integers", False),
-    "static quantisation (QDQ), int8 by channels":
+    "dynamic quantization": (dynamic, "integers", False),
+    "dynamic quantization, uint8 weights": (dynamic_bytes, "integers", False),
+    "dynamic quantization by columns": (dynamic_columns, "integers", False),
+    "static quantization (QDQ)": (PAIRS, "integers", False),
+    "static quantization (QDQ), int8 by channels":
         (static("QDQ", per_channel=True, activation_type="QInt8", weight_type="QInt8"), "integers", False),
-    "static quantisation (QDQ), uint16": (static("QDQ", activation_type="QUInt16", weight_type="QInt8"), "integers", False),
-    "static quantisation (QOperator)": (BYTES, "integers", False),
-    "static quantisation (QOperator), uint8 weights":
+    "static quantization (QDQ), uint16": (static("QDQ", activation_type="QUInt16", weight_type="QInt8"), "integers", False),
+    "static quantization (QOperator)": (BYTES, "integers", False),
+    "static quantization (QOperator), uint8 weights":
         (static("QOperator", activation_type="QUInt8", weight_type="QUInt8"), "integers", False),
     "weights of 4 bits": (blocks(is_symmetric=True), "float32", False),
     "weights of 4 bits with zero points": (blocks(is_symmetric=False), "float32", False),
@@ -210,12 +210,12 @@ TOOLS = {
     "weights and tables of 4 bits": (blocks(is_symmetric=True, op_types_to_quantize=("MatMul", "Gather")), "float32", False),
     "float16": (half, "float16", False),
     "session": (session, "float32", False),
-    "session after dynamic quantisation": (after(dynamic, session), "integers", False),
-    "session after static quantisation (QDQ)": (after(PAIRS, session), "integers", False),
-    "session after static quantisation (QOperator)": (after(BYTES, session), "integers", False),
-    "optimiser of transformers": (transformers_optimizer, "float32", True),
-    "optimiser of transformers, float16": (lambda *all: transformers_optimizer(*all, half=True), "float16", True),
-    "optimiser of transformers, dynamic quantisation": (after(transformers_optimizer, dynamic), "integers", True),
+    "session after dynamic quantization": (after(dynamic, session), "integers", False),
+    "session after static quantization (QDQ)": (after(PAIRS, session), "integers", False),
+    "session after static quantization (QOperator)": (after(BYTES, session), "integers", False),
+    "optimizer of transformers": (transformers_optimizer, "float32", True),
+    "optimizer of transformers, float16": (lambda *all: transformers_optimizer(*all, half=True), "float16", True),
+    "optimizer of transformers, dynamic quantization": (after(transformers_optimizer, dynamic), "integers", True),
 }
 
 

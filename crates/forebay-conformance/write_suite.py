@@ -18,7 +18,7 @@ WRITERS = {"map_type": numpy_helper.from_dict, "sequence_type": numpy_helper.fro
            "tensor_type": numpy_helper.from_array}
 
 
-def serialised(value, declared):
+def serialized(value, declared):
     """The bytes of a value, by the type that the model declares."""
     if isinstance(value, onnx.TensorProto):
         return value.SerializeToString()
@@ -36,7 +36,7 @@ def write(case, folder):
         for kind, given, declared in zip(("input", "output"), values, (case.model.graph.input, case.model.graph.output), strict=True):
             for position, (value, info) in enumerate(zip(given, declared)):
                 with open(os.path.join(part, f"{kind}_{position}.pb"), "wb") as file:
-                    file.write(serialised(value, info))
+                    file.write(serialized(value, info))
 
 
 def main():

@@ -4,7 +4,7 @@
     pip install onnx numpy
     python3 examples/barriers/make.py
 
-A chain (convolution, ReLU, batch normalisation) needs a barrier between any two consecutive kernels. A diamond (pooling, two
+A chain (convolution, ReLU, batch normalization) needs a barrier between any two consecutive kernels. A diamond (pooling, two
 convolutions, concatenation) needs just as many for its four nodes: both convolutions run between the same two barriers.
 """
 

@@ -93,16 +93,16 @@ def samples(files, count, seed):
     return {"bytes": np.array(bytes_, np.int32), "labels": np.array(labels, np.int64)}
 
 
-def prepare(told):
+def prepare(run):
     """The model and both sets of samples."""
-    fetch(told.arguments.model)
+    fetch(run.arguments.model)
     files = library()
     held_out = len(files) // 5
-    trained, measured = (160, 100) if told.arguments.quick else (1600, 500)
-    np.savez(told.path("train.npz"), **samples(files[held_out:], trained, 1))
+    trained, measured = (160, 100) if run.arguments.quick else (1600, 500)
+    np.savez(run.path("train.npz"), **samples(files[held_out:], trained, 1))
     held = samples(files[:held_out], measured, 2)
-    np.savez(told.path("held-out.npz"), **held)
-    np.save(told.path("held-out-bytes.npy"), held["bytes"])
+    np.savez(run.path("held-out.npz"), **held)
+    np.save(run.path("held-out-bytes.npy"), held["bytes"])
 
 
 def main():
@@ -113,48 +113,48 @@ def main():
     arguments = parser.parse_args()
     if arguments.fetch:
         return fetch(arguments.model)
-    told = story.Story(arguments)
-    prepare(told)
+    run = story.Story(arguments)
+    prepare(run)
     if arguments.prepare:
         return
     import onnxruntime
 
     # The quick form takes some 95 MiB, half of which is for the program itself and its reserve.
     batch, steps, limit = (16, 6, "65%") if arguments.quick else (64, 20, "35%")
-    recipe = ["train", arguments.model, "--data", told.path("train.npz"), "--replace", HEAD, "--classes", len(ENCODINGS), "--loss-output", LOGITS,
+    recipe = ["train", arguments.model, "--data", run.path("train.npz"), "--replace", HEAD, "--classes", len(ENCODINGS), "--loss-output", LOGITS,
               "--lora", "*Conv_0*", "--rank", 16, "--lora-also", HEAD, "--lora-also", "*Dense_1*",
               "--batch-size", batch, "--shuffle", 1, "--optimizer", "adamw", "--no-compare"]
-    measure = ["--validate", told.path("held-out.npz")]
-    before = told.forebay(*recipe, *measure, "--steps", 1, "--learning-rate", 0)["validation"]
-    told.found("accuracy_before", before["accuracy"], f"with the new head as it begins: {before['accuracy']:.1%} of the held-out samples")
+    measure = ["--validate", run.path("held-out.npz")]
+    before = run.forebay(*recipe, *measure, "--steps", 1, "--learning-rate", 0)["validation"]
+    run.found("accuracy_before", before["accuracy"], f"with the new head as it begins: {before['accuracy']:.1%} of the held-out samples")
     learn = [*recipe, "--steps", steps, "--learning-rate", "3e-3", "--schedule", "cosine"]
-    free = told.forebay(*learn, *measure, "--save", told.path("free.onnx"))
-    tight = told.forebay(*learn, *measure, "--memory-limit", limit, "--spill-dir", told.folder, "--save", told.path("tuned.onnx"))
+    free = run.forebay(*learn, *measure, "--save", run.path("free.onnx"))
+    tight = run.forebay(*learn, *measure, "--memory-limit", limit, "--spill-dir", run.folder, "--save", run.path("tuned.onnx"))
     after, whole, peak = free["validation"]["accuracy"], free["resident_peak_bytes"], tight["resident_peak_bytes"]
-    told.found("accuracy_after", after, f"after {steps} steps: {after:.1%}")
-    told.found("process_bytes", whole, f"the process without a limit: {story.mib(whole)}")
-    told.found("process_bytes_limited", peak, f"the process within its limit: {story.mib(peak)}, {peak / whole:.1%} of that")
-    told.found("step_seconds", [free["seconds_median"], tight["seconds_median"]],
-               f"a step: {free['seconds_median']:.2f} s without a limit, {tight['seconds_median']:.2f} s within")
-    told.check(after > before["accuracy"] + 0.2, "held-out samples are told apart better than before")
-    told.check(peak <= tight["memory_limit_bytes"], "the whole process stayed within its limit")
+    run.found("accuracy_after", after, f"after {steps} steps: {after:.1%}")
+    run.found("process_bytes", whole, f"the process without a limit: {story.mib(whole)}")
+    run.found("process_bytes_limited", peak, f"the process within its limit: {story.mib(peak)}, {peak / whole:.1%} of that")
+    run.found("step_seconds", [free["seconds_median"], tight["seconds_median"]],
+              f"a step: {free['seconds_median']:.2f} s without a limit, {tight['seconds_median']:.2f} s within")
+    run.check(after > before["accuracy"] + 0.2, "held-out samples are distinguished better than before")
+    run.check(peak <= tight["memory_limit_bytes"], "the whole process stayed within its limit")
     if not arguments.quick:
-        told.check(peak <= 0.35 * whole, "the whole process took about a third of the memory")
-        told.check(after > 0.9, "nine of ten held-out samples are told apart")
-    told.check(story.same_bytes(told.path("free.onnx"), told.path("tuned.onnx")), "the model has the same bytes as without a limit")
+        run.check(peak <= 0.35 * whole, "the whole process took about a third of the memory")
+        run.check(after > 0.9, "nine of ten held-out samples are distinguished")
+    run.check(story.same_bytes(run.path("free.onnx"), run.path("tuned.onnx")), "the model has the same bytes as without a limit")
 
-    told.forebay("run", told.path("tuned.onnx"), "--input", f"bytes={told.path('held-out-bytes.npy')}", "--output-dir", told.path("outputs"))
-    (file,) = os.listdir(told.path("outputs"))
-    ours = np.load(told.path("outputs", file))
-    session = onnxruntime.InferenceSession(told.path("tuned.onnx"), providers=["CPUExecutionProvider"])
-    held = np.load(told.path("held-out.npz"))
+    run.forebay("run", run.path("tuned.onnx"), "--input", f"bytes={run.path('held-out-bytes.npy')}", "--output-dir", run.path("outputs"))
+    (file,) = os.listdir(run.path("outputs"))
+    ours = np.load(run.path("outputs", file))
+    session = onnxruntime.InferenceSession(run.path("tuned.onnx"), providers=["CPUExecutionProvider"])
+    held = np.load(run.path("held-out.npz"))
     (theirs,) = session.run(None, {"bytes": held["bytes"]})
     difference = float(np.abs(ours - theirs).max())
-    told.found("largest_difference", difference, f"Forebay's probabilities and ONNX Runtime's differ by at most {difference:.1e}")
-    told.check(difference < 1e-3, "ONNX Runtime gives the same outputs")
+    run.found("largest_difference", difference, f"Forebay's probabilities and ONNX Runtime's differ by at most {difference:.1e}")
+    run.check(difference < 1e-3, "ONNX Runtime gives the same outputs")
     right = int((theirs.argmax(1) == held["labels"]).sum())
-    told.check(right == free["validation"]["right"], "ONNX Runtime tells as many samples apart")
-    told.end()
+    run.check(right == free["validation"]["right"], "ONNX Runtime tells as many samples apart")
+    run.end()
 
 
 if __name__ == "__main__":

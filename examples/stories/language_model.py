@@ -146,29 +146,29 @@ def write_model(path, sizes):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path)
 
 
-def prepare(told, sizes):
+def prepare(run, sizes):
     """The texts, the tokenizer and the model."""
     texts = documents()
-    if told.arguments.quick:
+    if run.arguments.quick:
         texts = texts[:12]
     held_out = max(1, len(texts) // 10)
     for name, part in (("train", texts[held_out:]), ("held-out", texts[:held_out])):
-        with open(told.path(f"{name}.jsonl"), "w", encoding="utf-8") as file:
+        with open(run.path(f"{name}.jsonl"), "w", encoding="utf-8") as file:
             file.writelines(json.dumps({"text": text}) + "\n" for text in part)
-    write_tokenizer(told.path("tokenizer.json"), texts[held_out:], sizes.vocabulary)
-    write_model(told.path("gpt.onnx"), sizes)
+    write_tokenizer(run.path("tokenizer.json"), texts[held_out:], sizes.vocabulary)
+    write_model(run.path("gpt.onnx"), sizes)
 
 
-def killed_and_resumed(told, words, sizes, seconds):
+def killed_and_resumed(run, words, sizes, seconds):
     """Runs a command, killing it at random moments, until it ends normally; returns how often it was killed, and from which steps it resumed."""
-    random, folder, kills, resumed = random_.Random(told.arguments.seed), told.path("killed"), 0, []
+    random, folder, kills, resumed = random_.Random(run.arguments.seed), run.path("killed"), 0, []
     if os.path.exists(folder):
         sys.exit(f"error: {folder} already exists; remove it, or pass another --folder")
     while True:
         call = [*words, "--checkpoint", folder, "--checkpoint-every", sizes.every]
         if os.path.exists(os.path.join(folder, "checkpoint.json")):
             call += ["--resume", folder]
-        process = subprocess.Popen(told.command(*call), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(run.command(*call), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         if kills == sizes.kills:
             _, errors = process.communicate()
             if process.returncode != 0:
@@ -189,38 +189,38 @@ def main():
     parser = story.parser(__doc__, "language-model")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the moments at which the run is killed [default: the time]")
     arguments = parser.parse_args()
-    told = story.Story(arguments)
+    run = story.Story(arguments)
     sizes = QUICK if arguments.quick else Sizes()
-    prepare(told, sizes)
+    prepare(run, sizes)
     if arguments.prepare:
         return
-    recipe = ["train", told.path("gpt.onnx"), "--tokenizer", told.path("tokenizer.json"), "--class-axis", -1,
+    recipe = ["train", run.path("gpt.onnx"), "--tokenizer", run.path("tokenizer.json"), "--class-axis", -1,
               "--batch-size", BATCH, "--accumulate", ACCUMULATE, "--optimizer", "adamw", "--learning-rate", RATE, "--weight-decay", DECAY,
               "--beta2", 0.95, "--schedule", "cosine", "--warmup", WARMUP, "--clip-global-norm", CLIP, "--precision", "bf16",
-              "--steps", sizes.steps, "--validate", told.path("held-out.jsonl"), "--metrics", "perplexity", "--no-compare"]
+              "--steps", sizes.steps, "--validate", run.path("held-out.jsonl"), "--metrics", "perplexity", "--no-compare"]
     # A whole number of steps in each pass over the data.
-    found = told.forebay(*recipe, "--data", told.path("train.jsonl"), "--dry-run")
+    found = run.forebay(*recipe, "--data", run.path("train.jsonl"), "--dry-run")
     step = BATCH * ACCUMULATE
     count = found["data"]["samples"] // step * step
-    recipe += ["--data", f"{told.path('train.jsonl')}#0..{count}"]
-    told.found("sequences", count, f"{count} sequences of {sizes.length} tokens")
+    recipe += ["--data", f"{run.path('train.jsonl')}#0..{count}"]
+    run.found("sequences", count, f"{count} sequences of {sizes.length} tokens")
     start = time.monotonic()
-    whole = told.forebay(*recipe, "--save", told.path("whole.onnx"), "--log", told.path("whole.jsonl"))
+    whole = run.forebay(*recipe, "--save", run.path("whole.onnx"), "--log", run.path("whole.jsonl"))
     seconds = time.monotonic() - start
     perplexity = whole["validation"]["metrics"]["perplexity"]
-    told.found("perplexity", perplexity, f"perplexity on held-out text: {perplexity:.2f} (a guess among all tokens: {sizes.vocabulary})")
-    told.found("step_seconds", whole["seconds_median"], f"a step: {whole['seconds_median']:.3f} s")
-    kills, _ = killed_and_resumed(told, [*recipe, "--save", told.path("killed.onnx"), "--log", told.path("killed.jsonl")], sizes, seconds)
-    told.found("kills", kills, f"killed {kills} times (--seed {arguments.seed})")
-    told.check(kills > 0, "the second run was killed")
-    told.check(story.same_bytes(told.path("whole.onnx"), told.path("killed.onnx")), "the model has the same bytes as without interruption")
-    told.check(losses(told.path("whole.jsonl")) == losses(told.path("killed.jsonl")), "each step had the same loss")
-    told.check(perplexity < sizes.vocabulary / (2.5 if arguments.quick else 5), "the model learned")
-    torch_says = told_by_torch(told, sizes, count)
+    run.found("perplexity", perplexity, f"perplexity on held-out text: {perplexity:.2f} (a guess among all tokens: {sizes.vocabulary})")
+    run.found("step_seconds", whole["seconds_median"], f"a step: {whole['seconds_median']:.3f} s")
+    kills, _ = killed_and_resumed(run, [*recipe, "--save", run.path("killed.onnx"), "--log", run.path("killed.jsonl")], sizes, seconds)
+    run.found("kills", kills, f"killed {kills} times (--seed {arguments.seed})")
+    run.check(kills > 0, "the second run was killed")
+    run.check(story.same_bytes(run.path("whole.onnx"), run.path("killed.onnx")), "the model has the same bytes as without interruption")
+    run.check(losses(run.path("whole.jsonl")) == losses(run.path("killed.jsonl")), "each step had the same loss")
+    run.check(perplexity < sizes.vocabulary / (2.5 if arguments.quick else 5), "the model learned")
+    torch_says = told_by_torch(run, sizes, count)
     if torch_says is not None:
-        told.found("perplexity_torch", torch_says, f"PyTorch, the same recipe: {torch_says:.2f}")
-        told.check(abs(perplexity / torch_says - 1) < 0.03, "PyTorch's perplexity is the same within 3 %")
-    told.end()
+        run.found("perplexity_torch", torch_says, f"PyTorch, the same recipe: {torch_says:.2f}")
+        run.check(abs(perplexity / torch_says - 1) < 0.03, "PyTorch's perplexity is the same within 3 %")
+    run.end()
 
 
 def losses(path):
@@ -230,9 +230,9 @@ def losses(path):
     return [(line["step"], line["loss"]) for line in lines if line["kind"] == "step"]
 
 
-def told_by_torch(told, sizes, count):
+def told_by_torch(run, sizes, count):
     """The perplexity of the same recipe in PyTorch; None without PyTorch."""
-    if told.arguments.without_torch:
+    if run.arguments.without_torch:
         return None
     try:
         import tokenizers  # noqa: F401
@@ -242,9 +242,9 @@ def told_by_torch(told, sizes, count):
         return None
     import language_model_torch
 
-    if told.arguments.threads:
-        torch.set_num_threads(told.arguments.threads)
-    return language_model_torch.perplexity(told, sizes, count)
+    if run.arguments.threads:
+        torch.set_num_threads(run.arguments.threads)
+    return language_model_torch.perplexity(run, sizes, count)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ from torch.nn import functional
 import language_model as recipe
 
 
-def sequences(told, name, length):
+def sequences(run, name, length):
     """The concatenated tokens of all documents, cut into sequences with the next tokens as labels."""
-    tokenizer = tokenizers.Tokenizer.from_file(told.path("tokenizer.json"))
+    tokenizer = tokenizers.Tokenizer.from_file(run.path("tokenizer.json"))
     found = []
-    with open(told.path(f"{name}.jsonl"), encoding="utf-8") as file:
+    with open(run.path(f"{name}.jsonl"), encoding="utf-8") as file:
         for line in file:
             found += [*tokenizer.encode(json.loads(line)["text"]).ids, tokenizer.token_to_id(recipe.END)]
     count = (len(found) - 1) // length
@@ -50,15 +50,15 @@ def rate(step, steps):
     return recipe.RATE * 0.5 * (1 + math.cos(math.pi * (step - recipe.WARMUP) / (steps - recipe.WARMUP)))
 
 
-def perplexity(told, sizes, count):
+def perplexity(run, sizes, count):
     """The perplexity of held-out text after the recipe."""
-    tensors = {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(told.path("gpt.onnx")).graph.initializer}
+    tensors = {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(run.path("gpt.onnx")).graph.initializer}
     constants = {"heads", "joined", "mask", "scale"}
     weights = {name: torch.from_numpy(np.array(value)).requires_grad_() for name, value in tensors.items() if name not in constants}
     groups = [{"params": [weight for weight in weights.values() if weight.dim() > 1], "weight_decay": recipe.DECAY},
               {"params": [weight for weight in weights.values() if weight.dim() < 2], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95))
-    tokens, labels = sequences(told, "train", sizes.length)
+    tokens, labels = sequences(run, "train", sizes.length)
     tokens, labels = tokens[:count], labels[:count]
 
     def loss_of(tokens, labels):
@@ -76,7 +76,7 @@ def perplexity(told, sizes, count):
             (loss_of(tokens[at], labels[at]) / recipe.ACCUMULATE).backward()
         torch.nn.utils.clip_grad_norm_(weights.values(), recipe.CLIP)
         optimizer.step()
-    tokens, labels = sequences(told, "held-out", sizes.length)
+    tokens, labels = sequences(run, "held-out", sizes.length)
     with torch.no_grad():
         losses = [float(loss_of(tokens[at:at + 1], labels[at:at + 1])) for at in range(len(tokens))]
     return math.exp(sum(losses) / len(losses))

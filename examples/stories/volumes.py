@@ -34,8 +34,8 @@ def volume(random):
     places = np.indices((SIZE,) * 3)
     for _ in range(int(random.integers(4, 8))):
         radius = int(random.integers(2, 5))
-        centre = random.integers([edge + radius, radius, radius], SIZE - radius)
-        ball = ((places - centre.reshape(3, 1, 1, 1)) ** 2).sum(0) <= radius**2
+        center = random.integers([edge + radius, radius, radius], SIZE - radius)
+        ball = ((places - center.reshape(3, 1, 1, 1)) ** 2).sum(0) <= radius**2
         labels[ball] = kind
     image[labels > 0] += 1.5
     return image, labels
@@ -65,7 +65,7 @@ def write_set(folder, count, seed):
 
 
 def write_model(path):
-    """A U-Net for volumes of any size that its poolings divide. It has no normalisation: with one volume in a batch, batch normalisation would
+    """A U-Net for volumes of any size that its poolings divide. It has no normalization: with one volume in a batch, batch normalization would
     remove everything that is constant in the whole volume, and that is the information in the marker."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
@@ -112,31 +112,31 @@ def write_model(path):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
-def counts(told):
+def counts(run):
     """How many volumes to train on, and to evaluate on."""
-    return (8, 4) if told.arguments.quick else (64, 16)
+    return (8, 4) if run.arguments.quick else (64, 16)
 
 
-def prepare(told):
+def prepare(run):
     """The model, and volumes to train on and to evaluate on."""
-    trained, measured = counts(told)
-    write_model(told.path("unet.onnx"))
-    write_set(told.path("train"), trained, 1)
-    write_set(told.path("held-out"), measured, 2)
+    trained, measured = counts(run)
+    write_model(run.path("unet.onnx"))
+    write_set(run.path("train"), trained, 1)
+    write_set(run.path("held-out"), measured, 2)
 
 
-def held_out(told):
-    """The volumes to evaluate on and their labels, normalised as Forebay normalises them."""
+def held_out(run):
+    """The volumes to evaluate on and their labels, normalized as Forebay normalizes them."""
     random = np.random.default_rng(2)
-    for _ in range(counts(told)[1]):
+    for _ in range(counts(run)[1]):
         image, labels = volume(random)
         yield (image - image.mean()) / image.std(), labels
 
 
-def mean_dice(told, network, sides):
+def mean_dice(run, network, sides):
     """The mean Dice of both kinds of balls for a function from an image to logits that sees boxes with these sides."""
     both, sums = np.zeros(CLASSES), np.zeros(CLASSES)
-    for image, labels in held_out(told):
+    for image, labels in held_out(run):
         for corner in np.ndindex(*(SIZE // side for side in sides)):
             box = tuple(slice(place * side, (place + 1) * side) for place, side in zip(corner, sides))
             found = network(image[box][None, None])[0].argmax(0)
@@ -146,60 +146,60 @@ def mean_dice(told, network, sides):
     return float(np.mean(2 * both[1:] / np.maximum(sums[1:], 1)))
 
 
-def dice_of(told, model, sides):
+def dice_of(run, model, sides):
     """The mean Dice of a saved model, run by ONNX Runtime."""
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(told.path(model), providers=["CPUExecutionProvider"])
-    return mean_dice(told, lambda image: session.run(None, {"x": image})[0], sides)
+    session = onnxruntime.InferenceSession(run.path(model), providers=["CPUExecutionProvider"])
+    return mean_dice(run, lambda image: session.run(None, {"x": image})[0], sides)
 
 
 def main():
     parser = story.parser(__doc__, "volumes")
     parser.add_argument("--steps", type=int, help="steps on whole volumes [default: 250, or 4 of the quick form]")
     arguments = parser.parse_args()
-    told = story.Story(arguments)
-    prepare(told)
+    run = story.Story(arguments)
+    prepare(run)
     if arguments.prepare:
         return
     steps = arguments.steps or (4 if arguments.quick else 250)
     sizes = [word for name in ("depth", "height", "width") for word in ("--size", f"{name}={SIZE}")]
-    recipe = ["train", told.path("unet.onnx"), "--data", told.path("train"), "--batch-size", BATCH,
+    recipe = ["train", run.path("unet.onnx"), "--data", run.path("train"), "--batch-size", BATCH,
               "--loss", "dice-ce", "--no-background", "--optimizer", "adam", "--learning-rate", RATE, "--schedule", "cosine", "--shuffle", 1,
               "--no-compare"]
-    free = told.forebay(*recipe, *sizes, "--steps", 3, "--save", told.path("free.onnx"))
-    short = told.forebay(*recipe, *sizes, "--steps", 3, "--simulate-device", "10%", "--save", told.path("short.onnx"))
+    free = run.forebay(*recipe, *sizes, "--steps", 3, "--save", run.path("free.onnx"))
+    short = run.forebay(*recipe, *sizes, "--steps", 3, "--simulate-device", "10%", "--save", run.path("short.onnx"))
     whole, tight = free["device_peak_bytes"], short["device_peak_bytes"]
-    told.found("step_bytes", whole, f"a step on a whole volume takes {story.mib(whole)}")
-    told.found("step_bytes_limited", tight, f"within 10 %: {story.mib(tight)}; {short['seconds_median']:.2f} s instead of {free['seconds_median']:.2f}")
-    told.check(tight <= 0.1 * whole, "whole volumes train within 10 % of the memory")
-    told.check(story.same_bytes(told.path("free.onnx"), told.path("short.onnx")), "three steps leave the same bytes as without a budget")
+    run.found("step_bytes", whole, f"a step on a whole volume takes {story.mib(whole)}")
+    run.found("step_bytes_limited", tight, f"within 10 %: {story.mib(tight)}; {short['seconds_median']:.2f} s instead of {free['seconds_median']:.2f}")
+    run.check(tight <= 0.1 * whole, "whole volumes train within 10 % of the memory")
+    run.check(story.same_bytes(run.path("free.onnx"), run.path("short.onnx")), "three steps leave the same bytes as without a budget")
 
-    told.forebay(*recipe, *sizes, "--steps", steps, "--simulate-device", "10%", "--save", told.path("whole.onnx"))
-    dice = dice_of(told, "whole.onnx", (SIZE,) * 3)
-    told.found("dice_whole", dice, f"whole volumes: Dice {dice:.3f}")
+    run.forebay(*recipe, *sizes, "--steps", steps, "--simulate-device", "10%", "--save", run.path("whole.onnx"))
+    dice = dice_of(run, "whole.onnx", (SIZE,) * 3)
+    run.found("dice_whole", dice, f"whole volumes: Dice {dice:.3f}")
     share = SIZE**3 // int(np.prod(PATCH))
     words = "x".join(str(side) for side in PATCH)
     # The number of voxels seen is the same as with whole volumes.
-    patches = told.forebay(*recipe, "--patch", words, "--patches", share, "--steps", steps * share, "--save", told.path("patches.onnx"))
-    told.found("patch_bytes", patches["device_peak_bytes"], f"a step on a patch of {words} takes {story.mib(patches['device_peak_bytes'])}")
-    dice = dice_of(told, "patches.onnx", PATCH)
-    told.found("dice_patches", dice, f"patches: Dice {dice:.3f}")
-    dice = dice_of(told, "patches.onnx", (SIZE,) * 3)
-    told.found("dice_patches_on_whole", dice, f"what patches taught, on whole volumes: Dice {dice:.3f}")
-    torch_dice = told_by_torch(told, steps * share)
+    patches = run.forebay(*recipe, "--patch", words, "--patches", share, "--steps", steps * share, "--save", run.path("patches.onnx"))
+    run.found("patch_bytes", patches["device_peak_bytes"], f"a step on a patch of {words} takes {story.mib(patches['device_peak_bytes'])}")
+    dice = dice_of(run, "patches.onnx", PATCH)
+    run.found("dice_patches", dice, f"patches: Dice {dice:.3f}")
+    dice = dice_of(run, "patches.onnx", (SIZE,) * 3)
+    run.found("dice_patches_on_whole", dice, f"what patches taught, on whole volumes: Dice {dice:.3f}")
+    torch_dice = told_by_torch(run, steps * share)
     if torch_dice is not None:
-        told.found("dice_torch_patches", torch_dice, f"PyTorch's patches: Dice {torch_dice:.3f}")
-    told.check(patches["device_peak_bytes"] >= tight, "a step on a patch takes no less memory than one on a whole volume within its budget")
+        run.found("dice_torch_patches", torch_dice, f"PyTorch's patches: Dice {torch_dice:.3f}")
+    run.check(patches["device_peak_bytes"] >= tight, "a step on a patch takes no less memory than one on a whole volume within its budget")
     if not arguments.quick:
-        told.check(told.figures["dice_whole"] > 0.8, "whole volumes are learned")
-        told.check(max(told.figures["dice_patches"], told.figures["dice_patches_on_whole"]) < 0.7, "patches do not suffice")
-    told.end()
+        run.check(run.figures["dice_whole"] > 0.8, "whole volumes are learned")
+        run.check(max(run.figures["dice_patches"], run.figures["dice_patches_on_whole"]) < 0.7, "patches do not suffice")
+    run.end()
 
 
-def told_by_torch(told, steps):
+def told_by_torch(run, steps):
     """The Dice of the same network, trained by PyTorch on random patches; None without PyTorch."""
-    if told.arguments.without_torch:
+    if run.arguments.without_torch:
         return None
     try:
         import torch
@@ -208,9 +208,9 @@ def told_by_torch(told, steps):
         return None
     import volumes_torch
 
-    if told.arguments.threads:
-        torch.set_num_threads(told.arguments.threads)
-    return volumes_torch.dice(told, steps)
+    if run.arguments.threads:
+        torch.set_num_threads(run.arguments.threads)
+    return volumes_torch.dice(run, steps)
 
 
 if __name__ == "__main__":

@@ -53,15 +53,15 @@ def loss_of(logits, labels):
     return dice.mean() + functional.cross_entropy(logits, labels)
 
 
-def dice(told, steps):
+def dice(run, steps):
     """The mean Dice of both kinds after this many steps on random patches."""
     network = UNet()
-    weights = {tensor.name: torch.from_numpy(numpy_helper.to_array(tensor).copy()) for tensor in onnx.load(told.path("unet.onnx")).graph.initializer}
+    weights = {tensor.name: torch.from_numpy(numpy_helper.to_array(tensor).copy()) for tensor in onnx.load(run.path("unet.onnx")).graph.initializer}
     network.load_state_dict(weights)
     optimizer = torch.optim.Adam(network.parameters(), lr=volumes.RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     samples, random = [], np.random.default_rng(1)
-    for _ in range(volumes.counts(told)[0]):
+    for _ in range(volumes.counts(run)[0]):
         image, labels = volumes.volume(random)
         samples.append((torch.from_numpy((image - image.mean()) / image.std()), torch.from_numpy(labels.astype(np.int64))))
     for step in range(steps):
@@ -78,4 +78,4 @@ def dice(told, steps):
         schedule.step()
     network.eval()
     with torch.no_grad():
-        return volumes.mean_dice(told, lambda image: network(torch.from_numpy(image)).numpy(), volumes.PATCH)
+        return volumes.mean_dice(run, lambda image: network(torch.from_numpy(image)).numpy(), volumes.PATCH)

@@ -34,14 +34,23 @@ def _from_dlpack(value: Any) -> Tuple[str, "npt.NDArray[Any]"]:
     """Returns the type name and the array of an object that supports DLPack, without a copy if it is on the host."""
     if hasattr(value, "detach"):
         value = value.detach()
-    if int(value.__dlpack_device__()[0]) != _CPU:
-        if not hasattr(value, "cpu"):
-            raise InvalidArgument("the array is on another device; copy it to the host first")
-        value = value.cpu()
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
-        return "bfloat16", np.from_dlpack(value.view(torch.int16))
-    array: npt.NDArray[Any] = np.from_dlpack(value)
+    is_torch = torch is not None and isinstance(value, torch.Tensor)
+    try:
+        if is_torch:
+            # PyTorch negates and conjugates lazily, which other libraries do not see.
+            value = value.resolve_conj().resolve_neg()
+        if int(value.__dlpack_device__()[0]) != _CPU:
+            if not hasattr(value, "cpu"):
+                raise InvalidArgument("the array is on another device; copy it to the host first")
+            value = value.cpu()
+        if is_torch and value.dtype == torch.bfloat16:  # type: ignore[union-attr]
+            return "bfloat16", np.from_dlpack(value.view(torch.int16))  # type: ignore[union-attr]
+        array: npt.NDArray[Any] = np.from_dlpack(value)
+    except InvalidArgument:
+        raise
+    except (BufferError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        raise InvalidArgument(f"the elements of a {type(value).__name__} cannot be read: {error}") from error
     return str(array.dtype), array
 
 

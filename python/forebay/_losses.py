@@ -112,7 +112,7 @@ class CosineEmbedding:
 
     #: The axis along which vectors lie. The default is 1.
     class_axis: Optional[int] = None
-    #: The cosine above which pairs labelled -1 contribute to the loss.
+    #: The cosine above which pairs labeled -1 contribute to the loss.
     margin: float = 0.0
     #: The output with the other vectors. If not given, these are the targets.
     other_output: Optional[str] = None
@@ -262,7 +262,7 @@ class LossTerm:
     """The loss of another output, which a trainer adds to the first loss, for example for deep supervision or multi-task training.
 
     >>> import forebay
-    >>> forebay.LossTerm("depth", "huber", weight=0.5, labels="metres").weight
+    >>> forebay.LossTerm("depth", "huber", weight=0.5, labels="meters").weight
     0.5
     """
 

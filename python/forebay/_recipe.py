@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
 from ._checks import checked, flag, instance, number, optional, text, whole
 from .errors import InvalidArgument
@@ -64,8 +64,8 @@ class ParameterGroup:
     'conv*'
     """
 
-    #: A pattern (``*``, ``?``) for names.
-    pattern: str
+    #: A pattern (``*``, ``?``) for names, or several.
+    pattern: Union[str, Sequence[str]]
     #: The factor applied to the optimizer's learning rate.
     rate_factor: float = 1.0
     #: Weight decay, overriding the optimizer's.
@@ -105,8 +105,9 @@ def recipe(
 
 def _group_given(group: ParameterGroup) -> Any:
     instance("groups", group, (ParameterGroup,), "a sequence of forebay.ParameterGroup, such as [forebay.ParameterGroup('conv*')]")
+    patterns = group.pattern if isinstance(group.pattern, (list, tuple)) else [group.pattern]
     return (
-        text("pattern of ParameterGroup", group.pattern),
+        [text("pattern of ParameterGroup", pattern) for pattern in patterns],
         number("rate_factor of ParameterGroup", group.rate_factor),
         optional(number, "weight_decay of ParameterGroup", group.weight_decay),
         flag("frozen of ParameterGroup", group.frozen),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Iterable, Iterator, List, Optional, Sequence, Tuple, Union, cast
 
@@ -233,8 +234,8 @@ class Tensor:
         stream on the host, need not wait.
 
         A tensor on the host is shared: it and the consumer's array use the same memory, for as long as either exists. Make sure that the
-        consumer is done before work on a stream changes it. A tensor on a GPU or in managed memory is copied, as is any tensor if ``copy``
-        is true.
+        consumer is done before work on a stream changes it. A tensor on a GPU or in managed memory is copied, as are a bfloat16 tensor and
+        any tensor if ``copy`` is true.
 
         Raises:
             BufferError: Memory of another device or a stream was requested; a copy is needed but ``copy`` is false; or NumPy cannot
@@ -246,7 +247,7 @@ class Tensor:
         if stream is not None:
             raise BufferError(f"host memory has no streams, so stream must be None, not {stream!r}")
         if self._type == "bfloat16":
-            raise BufferError("NumPy cannot export bfloat16; convert the tensor first (astype('float32'))")
+            return self._bfloat16_dlpack(max_version, copy)
         array = None if copy else self._shared()
         if array is None:
             if copy is False:
@@ -256,6 +257,18 @@ class Tensor:
             return array.__dlpack__(max_version=max_version) if max_version is not None else array.__dlpack__()  # type: ignore[call-arg, unused-ignore]  # pyright: ignore
         except TypeError:  # NumPy before 2.1 knows only one version, which every consumer accepts.
             return array.__dlpack__()
+
+    def _bfloat16_dlpack(self, max_version: Optional[Tuple[int, int]], copy: Optional[bool]) -> Any:
+        """Exports a bfloat16 tensor, as a copy by way of PyTorch, because NumPy has no such type."""
+        torch: Any = sys.modules.get("torch")
+        if torch is None or copy is False:
+            raise BufferError(
+                "NumPy cannot export bfloat16, and the copy that PyTorch exports needs `import torch` and no copy=False; or convert the "
+                "tensor first (astype('float32'))"
+            )
+        _, shape, data = self._native.to_host(self._context.current_stream()._native)
+        halves = torch.from_numpy(data.view(np.int16)).view(torch.bfloat16).reshape(tuple(shape))
+        return halves.__dlpack__() if max_version is None else halves.__dlpack__(max_version=max_version)
 
     def astype(self, dtype: DTypeLike) -> Tensor:
         """Converts the tensor to another type. A tensor of this type is returned unchanged; :meth:`clone` copies it."""

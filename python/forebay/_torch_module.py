@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple, cast
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, cast
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from ._arrays import Native, from_native, to_native
 from ._model import Model, native_model
 from ._options import EngineOptions, Size
 from ._torch_embeddings import padding_rows_stay
-from ._torch_tracing import one_way
+from ._torch_tracing import OneWayError, exporting, refuse_detached, write_one_way
 from .errors import Error, InvalidArgument
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ _PREFIX = "module."
 _STEP = "forebay.step"
 _COUNTER = "num_batches_tracked"
 _NEXT, _GRADIENT = "next:", "gradient:"
+_HALF = (torch.float16, torch.bfloat16)
 #: The number of kinds of calls for which a module keeps its plans. Each has an export with all weights on disk.
 _PASSES_MAX = 16
 
@@ -61,15 +62,23 @@ class CompiledModule(nn.Module):
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """Runs the module."""
+        if _untyped.jit.is_tracing():
+            # It is part of a module that is exported.
+            return self.module(*arguments, **named)
         call = _Call(arguments, named)
-        inputs = call.tensors
-        refuse_mixed_modes(self.module)
+        if any(value.numel() == 0 for value in call.tensors):
+            # There is nothing to compute, and kernels have no empty tensors.
+            return self.module(*arguments, **named)
+        inputs = tuple(_travelling(value) for value in call.tensors)
+        refuse_parts(self.module)
         if torch.is_grad_enabled():
             _refuse_other_gradients(self.module, inputs)
-        key = (self.module.training, call.key)
+        # What autocast converts is part of the plans.
+        parts = tuple(id(each) for each in _untyped.nn.Module.modules(self.module))
+        key = (self.module.training, _autocast(), tuple(value.dtype for value in inputs), call.key, parts)
         passes = self._passes.get(key)
         if passes is None or passes.is_stale(self.module):
-            passes = _Passes(self.module, call, self._engine)
+            passes = _Passes(self.module, call, inputs, self._engine)
         # The plans used last come last, and the first ones go. A call keeps its plans for its backward pass.
         self._passes.pop(key, None)
         self._passes[key] = passes
@@ -78,8 +87,15 @@ class CompiledModule(nn.Module):
         self._calls += 1
         step = torch.tensor([self._calls, self._seed], dtype=torch.int64)
         tensors = passes.tensors(self.module, inputs, step)
-        outputs: Tuple[torch.Tensor, ...] = cast(Any, _Run).apply(passes, *tensors)
-        passes.update_statistics(self.module)
+        statistics: Dict[str, torch.Tensor] = {}
+        outputs: Tuple[torch.Tensor, ...] = cast(Any, _Run).apply(passes, statistics, *tensors)
+        needs_gradients = torch.is_grad_enabled() and any(value.requires_grad for value in tensors)
+        if needs_gradients and any(output.dtype == torch.float64 for output in outputs):
+            raise InvalidArgument(
+                "the module returns float64, but a compiled module only has gradients in float32; convert the output (.float()), or call it "
+                "within torch.no_grad()"
+            )
+        passes.update_statistics(self.module, statistics)
         return passes.restore(outputs)
 
 
@@ -89,8 +105,9 @@ class _Run(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Any:
         passes: _Passes = arguments[0]
-        tensors: Tuple[torch.Tensor, ...] = arguments[1:]
-        outputs = passes.forwards(tensors)
+        tensors: Tuple[torch.Tensor, ...] = arguments[2:]
+        outputs, statistics = passes.forwards(tensors)
+        arguments[1].update(statistics)
         ctx.passes = passes
         ctx.save_for_backward(*tensors)
         ctx.mark_non_differentiable(*(output for output in outputs if output.dtype != torch.float32))
@@ -100,7 +117,7 @@ class _Run(torch.autograd.Function):
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, *gradients: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         passes: _Passes = ctx.passes
-        return (None, *passes.backwards(ctx.saved_tensors, gradients, ctx.needs_input_grad[1:]))
+        return (None, None, *passes.backwards(ctx.saved_tensors, gradients, ctx.needs_input_grad[2:]))
 
 
 class _Call:
@@ -139,37 +156,50 @@ class _Call:
 
 
 class _Flat(nn.Module):
-    """A wrapper that makes a module take tensors and return a flat tuple of tensors."""
+    """A wrapper that makes a module take tensors and return a flat tuple of tensors, both as they travel between PyTorch and the plans."""
 
-    def __init__(self, module: nn.Module, call: _Call) -> None:
+    def __init__(self, module: nn.Module, call: _Call, types: Sequence[torch.dtype]) -> None:
         super().__init__()
         self.module = module
         self.call = call
+        self.types = list(types)
+        #: What the module returned the last time, with the types of tensors in their place.
+        self.outputs: List[Any] = []
         self.arrangement: Any = None
 
     def forward(self, *inputs: Any) -> Any:
-        arguments, named = self.call.arguments(inputs)
+        own = [value if value.dtype == dtype else value.to(dtype) for value, dtype in zip(inputs, self.types)]
+        arguments, named = self.call.arguments(own)
         outputs, self.arrangement = _tree.tree_flatten(self.module(*arguments, **named))
-        if not outputs or not all(isinstance(output, torch.Tensor) for output in outputs):
-            raise InvalidArgument("a compiled module must return tensors, in tuples, lists or dictionaries")
-        return tuple(outputs)
+        for output in outputs:
+            if output is not None and not isinstance(output, (torch.Tensor, bool, int, float, str)):
+                raise InvalidArgument(
+                    f"a compiled module must return tensors, in tuples, lists or dictionaries, not {type(output).__name__}"
+                )
+        tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
+        if not tensors:
+            raise InvalidArgument("a compiled module must return at least one tensor")
+        self.outputs = [output.dtype if isinstance(output, torch.Tensor) else output for output in outputs]
+        return tuple(output.float() if output.dtype in _HALF else output for output in tensors)
 
 
 class _Passes:
     """The plans of a module for arguments of certain sizes."""
 
-    def __init__(self, module: nn.Module, call: _Call, engine: Dict[str, Any]) -> None:
-        inputs = call.tensors
+    def __init__(
+        self, module: nn.Module, call: _Call, inputs: Tuple[torch.Tensor, ...], engine: Dict[str, Any]
+    ) -> None:
         self._engine = engine
         self._training = module.training
         folder = tempfile.mkdtemp(prefix="forebay-")
         # Weights can be read from the file for as long as plans exist.
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        flat = _Flat(module, call.without_tensors())
+        flat = _Flat(module, call.without_tensors(), [value.dtype for value in call.tensors])
         path = os.path.join(folder, "module.onnx")
         self._inputs = [f"input_{index}" for index in range(len(inputs))]
-        self._outputs = _export(flat, inputs, self._inputs, path)
-        self._arrangement = flat.arrangement
+        exported = _export(flat, inputs, self._inputs, path)
+        self._outputs, self._counts, self._detached = exported.outputs, exported.counts, exported.detached
+        self._arrangement, self._template = flat.arrangement, flat.outputs
         self._model = Model(path)
         self._forwards = self._session("forwards")
         self._backwards: Optional[_forebay.Session] = None
@@ -180,7 +210,7 @@ class _Passes:
         for name in self._names:
             known = name in self._inputs or name == _STEP or name[len(_PREFIX) :] in own or name[len(_PREFIX) :] in buffers
             if not known or (name not in self._inputs and name != _STEP and not name.startswith(_PREFIX)):
-                raise Error(
+                raise exported.failure or Error(
                     f"the export has a weight '{name}', which is neither a parameter nor a buffer of the module; the exporter changed "
                     "it, and its gradient could not be passed back"
                 )
@@ -193,7 +223,8 @@ class _Passes:
         taken = {name[len(_PREFIX) :] for name in self._names}
         is_constant = {name: name not in taken and not name.endswith(_COUNTER) for name in buffers}
         self._constants = {name: _state(buffer) for name, buffer in buffers.items() if is_constant[name]}
-        self._statistics: Dict[str, torch.Tensor] = {}
+        updated = {name[len(_NEXT) + len(_PREFIX) :] for name, _, _ in self._forwards.outputs() if name.startswith(_NEXT)}
+        refuse_changed([name[len(_PREFIX) :] for name in exported.changed if name[len(_PREFIX) :] not in updated])
 
     def _session(self, part: str) -> _forebay.Session:
         return _forebay.Session(native_model(self._model), self._engine, _options.open_sizes(None, None), part, self._training)
@@ -220,18 +251,19 @@ class _Passes:
                 found.append(buffers[own].detach().clone())
         return found
 
-    def forwards(self, tensors: Sequence[torch.Tensor]) -> Tuple[torch.Tensor, ...]:
-        """Runs the forward pass and returns the module's outputs."""
+    def forwards(self, tensors: Sequence[torch.Tensor]) -> Tuple[Tuple[torch.Tensor, ...], Dict[str, torch.Tensor]]:
+        """Runs the forward pass and returns the module's outputs and the next values of running statistics."""
         found = _run(self._forwards, dict(zip(self._names, tensors)))
-        self._statistics = {name: tensor for name, tensor in found.items() if name.startswith(_NEXT)}
+        statistics = {name: tensor for name, tensor in found.items() if name.startswith(_NEXT)}
         like = next((tensor for name, tensor in zip(self._names, tensors) if name != _STEP), None)
         outputs = tuple(found[name] for name in self._outputs)
-        return outputs if like is None else tuple(output.to(like.device) for output in outputs)
+        return outputs if like is None else tuple(output.to(like.device) for output in outputs), statistics
 
     def backwards(
         self, tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], needed: Sequence[bool]
     ) -> List[Optional[torch.Tensor]]:
         """Returns the gradients of the inputs of the plans, given those of the outputs."""
+        refuse_detached(self._detached)
         if self._backwards is None:
             self._backwards = self._session("backwards")
         wanted = {name for name, _, _ in self._backwards.inputs()}
@@ -244,26 +276,38 @@ class _Passes:
             results.append(None if gradient is None else gradient.to(tensor.device))
         return results
 
-    def update_statistics(self, module: nn.Module) -> None:
+    def update_statistics(self, module: nn.Module, statistics: Dict[str, torch.Tensor]) -> None:
         """Updates running statistics to their next values."""
-        if not self._statistics:
+        if not statistics:
             return
         buffers = dict(module.named_buffers(remove_duplicate=False))
         owners: Dict[str, None] = {}
         with torch.no_grad():
-            for name, tensor in self._statistics.items():
+            for name, tensor in statistics.items():
                 own = name[len(_NEXT) + len(_PREFIX) :]
                 buffers[own].copy_(tensor)
                 owners[own.rpartition(".")[0]] = None
-            for owner in owners:
-                counter = getattr(module.get_submodule(owner), _COUNTER, None)
-                if counter is not None:
-                    counter += 1
-        self._statistics = {}
+            add_counts(module, owners, self._counts, _PREFIX)
 
     def restore(self, outputs: Sequence[torch.Tensor]) -> Any:
-        """Restores the structure of the module's outputs."""
-        return _tree.tree_unflatten(list(outputs), self._arrangement)
+        """Restores the structure and the types of the module's outputs."""
+        left = iter(outputs)
+        leaves = [next(left).to(value) if isinstance(value, torch.dtype) else value for value in self._template]
+        return _tree.tree_unflatten(leaves, self._arrangement)
+
+
+def _travelling(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns an input as plans take it: in float32 if it has 16 bits and needs a gradient."""
+    return tensor.float() if tensor.dtype in _HALF and tensor.requires_grad and torch.is_grad_enabled() else tensor
+
+
+def _autocast() -> Tuple[Any, ...]:
+    """Returns the types to which autocast converts, by kind of device."""
+    if hasattr(torch, "get_autocast_dtype"):
+        return tuple(_untyped.is_autocast_enabled(kind) and _untyped.get_autocast_dtype(kind) for kind in ("cpu", "cuda"))
+    # Before PyTorch 2.4.
+    cpu = _untyped.is_autocast_cpu_enabled() and _untyped.get_autocast_cpu_dtype()
+    return cpu, _untyped.is_autocast_enabled() and _untyped.get_autocast_gpu_dtype()
 
 
 def _state(buffer: torch.Tensor) -> Tuple[int, int]:
@@ -296,35 +340,59 @@ def _to_torch(native: Native) -> torch.Tensor:
     return halves.view(torch.bfloat16).reshape(shape)
 
 
-def _export(flat: _Flat, inputs: Tuple[Any, ...], names: List[str], path: str) -> List[str]:
-    """Writes a module as ONNX and returns the names of its outputs. The module is left unchanged."""
+class _Exported(NamedTuple):
+    """What is known of a module that was exported."""
+
+    #: The names of its outputs.
+    outputs: List[str]
+    #: The names of the buffers that a call changes.
+    changed: List[str]
+    #: By how much a call raises counters of batches.
+    counts: Dict[str, int]
+    #: Where it detaches a tensor.
+    detached: Optional[str]
+    #: Why the exporter that is tried first could not export it.
+    failure: Optional[Error]
+
+
+def _export(flat: _Flat, inputs: Tuple[Any, ...], names: List[str], path: str) -> _Exported:
+    """Writes a module as ONNX. The module is left unchanged."""
     training = flat.module.training
     modes = [(each, each.training) for each in flat.modules()]
     kept = {name: buffer.detach().clone() for name, buffer in flat.named_buffers()}
-    keywords: Dict[str, Any] = {"dynamo": False}
     # In evaluation mode, the exporter would merge parameters that happen to be equal into one initializer. So the module keeps its mode,
     # but its wrapper does not.
     mode = torch.onnx.TrainingMode.TRAINING if training else torch.onnx.TrainingMode.PRESERVE
+    watched = [value.detach() for value in inputs]
+
+    def write(**way: Any) -> None:
+        with exporting():
+            _untyped.onnx.export(
+                flat, tuple(watched), path, training=mode, opset_version=_OPSET, input_names=names, output_names=outputs, **way
+            )
+
     try:
-        with warnings.catch_warnings(), _untyped.random.fork_rng(devices=[]), padding_rows_stay(flat, True), torch.no_grad():
-            warnings.simplefilter("ignore")
+        with padding_rows_stay(flat, True), torch.no_grad():
             flat.train()
             flat.module.train(training)
             # Run once to find the number of outputs.
-            outputs = [f"output_{index}" for index in range(len(flat(*inputs)))]
-            watched = [value.detach() for value in inputs]
-            with one_way():
-                _untyped.onnx.export(
-                    flat,
-                    tuple(watched),
-                    path,
-                    training=mode,
-                    do_constant_folding=False,
-                    opset_version=_OPSET,
-                    input_names=names,
-                    output_names=outputs,
-                    **keywords,
-                )
+            with exporting():
+                outputs = [f"output_{index}" for index in range(len(flat(*inputs)))]
+            changed, counts = changed_buffers(flat, kept)
+            places: List[str] = []
+            failure: Optional[Error] = None
+            try:
+                detached = write_one_way(path, lambda: write(dynamo=False, do_constant_folding=False), places)
+            except (InvalidArgument, OneWayError, MemoryError):
+                raise
+            except Exception as error:
+                # The other exporter has more operators.
+                try:
+                    write(dynamo=True, optimize=False, verbose=False)
+                except Exception:
+                    raise error from None
+                detached = places[0] if places else None
+                failure = error if isinstance(error, Error) else Error(f"PyTorch cannot export the module: {error}")
     except (Error, MemoryError):
         raise
     except Exception as error:
@@ -335,7 +403,35 @@ def _export(flat: _Flat, inputs: Tuple[Any, ...], names: List[str], path: str) -
         with torch.no_grad():
             for name, buffer in flat.named_buffers():
                 buffer.copy_(kept[name])
-    return outputs
+    return _Exported(outputs, changed, counts, detached, failure)
+
+
+def changed_buffers(module: nn.Module, before: Dict[str, torch.Tensor]) -> Tuple[List[str], Dict[str, int]]:
+    """Returns the names of buffers with other values than before, and by how much counters of batches have risen."""
+
+    def is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+        return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
+
+    changed = [(name, buffer) for name, buffer in module.named_buffers() if name in before and not is_same(buffer, before[name])]
+    counts = {name: int(buffer - before[name]) for name, buffer in changed if name.endswith(_COUNTER)}
+    return [name for name, _ in changed if name not in counts], counts
+
+
+def add_counts(module: nn.Module, owners: Iterable[str], counts: Dict[str, int], prefix: str, calls: int = 1) -> None:
+    """Raises the counters of batches of normalizations. One that is used several times in a call counts each time."""
+    for owner in owners:
+        counter = getattr(module.get_submodule(owner), _COUNTER, None)
+        if counter is not None:
+            counter += calls * counts.get(prefix + f"{owner}.{_COUNTER}".lstrip("."), 1)
+
+
+def refuse_changed(names: Sequence[str]) -> None:
+    """Rejects a module that changes buffers: an export only has the running statistics of normalizations."""
+    if names:
+        raise InvalidArgument(
+            f"the module changes its buffer{'s' if len(names) > 1 else ''} {', '.join(names)} when it runs, which its export does not "
+            "have: only running statistics of batch normalization are updated. Change buffers outside forward"
+        )
 
 
 def refuse_others(module: Any) -> None:
@@ -344,8 +440,9 @@ def refuse_others(module: Any) -> None:
         raise InvalidArgument(f"expected a PyTorch module, not {type(module).__name__}")
 
 
-def refuse_mixed_modes(module: nn.Module) -> None:
-    """Rejects a module with parts in another mode: a plan is in training mode as a whole or not at all."""
+def refuse_parts(module: nn.Module) -> None:
+    """Rejects a module with parts in another mode, because a plan is in training mode as a whole or not at all, and with parts that an
+    export does not reproduce."""
     changing = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
     untyped: Any = module
     for name, each in untyped.named_modules():
@@ -354,6 +451,11 @@ def refuse_mixed_modes(module: nn.Module) -> None:
         if isinstance(each, nn.modules.batchnorm._BatchNorm):
             if each.momentum is None:
                 raise InvalidArgument(f"'{name}' averages its statistics over all batches (momentum=None); give it a momentum")
+        if isinstance(each, (nn.Embedding, nn.EmbeddingBag)):
+            refused = [] if each.max_norm is None else ["max_norm"]
+            refused += ["scale_grad_by_freq"] if each.scale_grad_by_freq and each.weight.requires_grad else []
+            if refused:
+                raise InvalidArgument(f"'{name}' is an {type(each).__name__} with {refused[0]}, which ONNX does not have; leave it out")
 
 
 def compile(
@@ -368,8 +470,8 @@ def compile(
 
     Args:
         module: The module. It takes tensors, which are inputs, and numbers, strings, booleans and ``None``, which are constants of its
-            plans, by position or name, also nested in tuples, lists and dictionaries. It returns tensors in any such structure. Whatever
-            has a gradient is float32.
+            plans, by position or name, also nested in tuples, lists and dictionaries. It returns the same, with at least one tensor.
+            Parameters with a gradient are float32; inputs and outputs with one can also have 16 bits, as within ``torch.autocast``.
         device_memory: The budget of each of the two passes. On the host it bounds the whole process, including PyTorch, if the process can
             stay within it; otherwise only the tensors (``simulate_device`` bounds only these).
         device: ``"host"`` (the CPU), ``"vulkan"`` (a GPU).

@@ -21,7 +21,7 @@ class Windows:
 
     #: The sizes of a window along the last axes of a sample; 0 for the sample's own size, if the model leaves it open.
     sizes: Sequence[int]
-    #: The minimum overlap of neighbouring windows as a fraction of a window: at least 0 and below 1.
+    #: The minimum overlap of neighboring windows as a fraction of a window: at least 0 and below 1.
     overlap: float = 0.25
     #: How positions are weighted where windows overlap: equally (``"constant"``), or more towards the middle of a window
     #: (``"gaussian"``).

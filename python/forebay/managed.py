@@ -200,7 +200,7 @@ class ManagedTensor(Tensor):
         self._buffer.prefetch(*self._range(rows), to)
 
     def cancel_prefetch(self, rows: Union[int, slice, None] = None) -> int:
-        """Cancels prefetches that have not started, and returns the number of units cancelled."""
+        """Cancels prefetches that have not started, and returns the number of units canceled."""
         return self._buffer.cancel_prefetch(*self._range(rows))
 
     def advise(self, advice: str, place: Optional[str] = None, rows: Union[int, slice, None] = None) -> None:

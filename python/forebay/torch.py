@@ -5,8 +5,6 @@ Requires PyTorch (``pip install forebay[torch]``), which ``import forebay.torch`
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import inspect
 import mmap
 import os
@@ -26,8 +24,10 @@ from ._losses import Loss, OutputLoss, loss_named
 from ._optimizers import SGD, Adagrad, Adam, Adam8bit, AdamW, AdamW8bit, Optimizer, RMSprop, optimizer_named
 from ._options import EngineOptions, Size
 from ._torch_embeddings import padding_rows_stay
-from ._torch_module import CompiledModule, compile, refuse_mixed_modes, refuse_others
-from ._torch_tracing import OneWayError, one_way
+from ._recipe import ParameterGroup, Schedule
+from ._torch_module import CompiledModule, add_counts, changed_buffers, compile, refuse_changed, refuse_others, refuse_parts
+from ._torch_optimizers import QUANTIZED_MIN, of_torch, to_bitsandbytes
+from ._torch_tracing import OneWayError, exporting, refuse_detached, write_one_way
 from ._trainer import Trainer as _Trainer
 from .errors import Error, InvalidArgument
 
@@ -44,8 +44,6 @@ OptimizerLike: TypeAlias = "Union[None, str, Optimizer, torch.optim.Optimizer]"
 _untyped: Any = torch
 _tree: Any = _pytree
 _OPSET = 18
-# Parameters with fewer elements have float32 moments, here and by default in bitsandbytes.
-_QUANTIZED_MIN = 4096
 _OUTPUT = "output"
 _LABELS = "labels"
 # Losses that become Forebay's own.
@@ -69,9 +67,9 @@ class Trainer(_Trainer):
             converted to Forebay's losses. Any other function of the module's outputs and labels, such as a subclass of one of these with
             its own ``forward``, is exported with the module, which requires ``example_labels``.
         optimizer: A ``torch.optim`` optimizer over the module's parameters, ``SGD``, ``Adam``, ``AdamW``, ``RMSprop`` or ``Adagrad`` with
-            the same settings for all of them, or bitsandbytes' ``Adam8bit`` or ``AdamW8bit``, whose state is taken over; or as for
-            :class:`forebay.Trainer`.
-        example_labels: Labels for a loss that is exported.
+            settings that are the same for all groups but learning rate and weight decay, or bitsandbytes' ``Adam8bit`` or
+            ``AdamW8bit``, whose state is taken over; or as for :class:`forebay.Trainer`.
+        example_labels: Labels for a loss that is exported, and for ``nn.CrossEntropyLoss`` if they are probabilities of classes.
         device_memory: The budget. For this and all further arguments, see :class:`forebay.Trainer`.
 
     Raises:
@@ -121,18 +119,19 @@ class Trainer(_Trainer):
             )
         self.module = module
         self.torch_optimizer: Optional[torch.optim.Optimizer] = None
+        self._rates_and_decays: List[Tuple[float, float]] = []
+        named: Optimizer
         if isinstance(optimizer, torch.optim.Optimizer):
             if learning_rate is not None:
                 raise InvalidArgument("the optimizer already has a learning rate; leave out learning_rate")
             self.torch_optimizer = optimizer
-            named: Optimizer = _of_torch(optimizer)
+            named, self._rates_and_decays = of_torch(optimizer)
             # PyTorch's weight decay applies to all parameters of the optimizer.
             decay = decay or "all"
         else:
             named = optimizer_named(optimizer, learning_rate)
         export = _Export(module, example_inputs, loss, example_labels)
-        self._prefix = export.prefix
-        self._folder = export.folder
+        self._export = export
         patterns = [freeze] if isinstance(freeze, str) else list(freeze)
         begin = super().__init__
 
@@ -144,7 +143,8 @@ class Trainer(_Trainer):
                 device=device,
                 device_memory=device_memory,
                 batch_size=export.batch_size if batch_size is None else batch_size,
-                freeze=patterns + self._frozen(optimizer),
+                freeze=patterns + export.frozen(optimizer),
+                groups=self._groups(),
                 decay=decay,
                 seed=seed,
                 on_nan=on_nan,
@@ -162,26 +162,37 @@ class Trainer(_Trainer):
 
         export.first_that(make)
         self._steps_before = 0
+        # Each part of a step is a batch.
+        self._parts = max(accumulate, 1)
         self._read_module()
 
     # Matching with the module.
 
-    def _frozen(self, optimizer: OptimizerLike) -> List[str]:
-        """Returns the names in the export of parameters that are not trained."""
-        trains = {id(parameter) for parameter in self.module.parameters() if parameter.requires_grad}
-        if isinstance(optimizer, torch.optim.Optimizer):
-            has = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-            strangers = has - {id(parameter) for parameter in self.module.parameters()}
-            if strangers:
-                raise InvalidArgument(f"the optimizer has {len(strangers)} parameters that do not belong to the module")
-            trains &= has
-        used = self._used()
-        named = self.module.named_parameters(remove_duplicate=False)
-        return [self._prefix + name for name, parameter in named if id(parameter) not in trains and self._prefix + name in used]
+    def _groups(self) -> List[ParameterGroup]:
+        """Returns the groups of the PyTorch optimizer but the first, whose settings are those of the optimizer, and but those without
+        parameters on which the outputs depend."""
+        if self.torch_optimizer is None:
+            return []
+        named = [(name, id(each)) for name, each in self.module.named_parameters(remove_duplicate=False)]
+        found: List[ParameterGroup] = []
+        self._grouped: List[int] = []
+        for number, group in list(enumerate(self.torch_optimizer.param_groups))[1:]:
+            has = {id(parameter) for parameter in group["params"]}
+            names = [self._prefix + name for name, each in named if each in has and self._prefix + name in self._used()]
+            if names:
+                rate, decay = self._rates_and_decays[number]
+                self._grouped.append(number)
+                found.append(ParameterGroup(names, weight_decay=decay, schedule=Schedule("table", table=[(1, rate)])))
+        return found
+
+    @property
+    def _prefix(self) -> str:
+        """What the names of the latest export begin with, before those of the module."""
+        return self._export.prefix
 
     def _used(self) -> "frozenset[str]":
         """Returns the names in the latest export."""
-        return self._folder.names
+        return self._export.folder.names
 
     def _match(self) -> None:
         """Matches trained values with the module's parameters, and other values that steps change with its buffers, one to one.
@@ -213,6 +224,8 @@ class Trainer(_Trainer):
             if buffer is None:
                 raise Error(f"steps change '{name}' of the export, which is not a buffer of the module")
             self._buffers[name] = buffer
+        refuse_changed([name for name in self._export.changed if self._prefix + name not in self._buffers])
+        refuse_detached(self._export.detached)
         unused = [
             name
             for name, parameter in parameters.items()
@@ -243,7 +256,7 @@ class Trainer(_Trainer):
         """Returns the same for 8-bit moments, with bitsandbytes' names: codes and scales, or float32 if the parameter is small."""
         found: Dict[str, Tuple[str, str]] = {}
         for name, parameter in self._parameters.items():
-            is_large = parameter.numel() >= _QUANTIZED_MIN
+            is_large = parameter.numel() >= QUANTIZED_MIN
             for number, moment in ((1, "first_moment"), (2, "second_moment")):
                 found[f"{name}.{moment}_codes" if is_large else f"{name}.{moment}"] = (name, f"state{number}")
                 if is_large:
@@ -256,12 +269,20 @@ class Trainer(_Trainer):
         values.update(self._buffers)
         steps = 0
         if self.torch_optimizer is not None:
+            done: Dict[str, int] = {}
             for name, (parameter, theirs) in self._optimizer_states().items():
                 state = self.torch_optimizer.state.get(self._parameters[parameter], {})
                 if state.get(theirs) is not None:
                     values[name] = state[theirs]
-                if "step" in state:
-                    steps = max(steps, int(state["step"]))
+                done[parameter] = int(state.get("step", 0))
+            steps = max(done.values(), default=0)
+            behind = [name for name, count in done.items() if count < steps]
+            # In others, the state alone determines the step.
+            if behind and (isinstance(self.optimizer, (Adam, AdamW, Adam8bit, AdamW8bit)) or getattr(self.optimizer, "rate_decay", False)):
+                raise InvalidArgument(
+                    f"the optimizer has made {steps} steps with some parameters, but {done[behind[0]]} with '{behind[0]}'; a trainer has one "
+                    "number of steps. Create the optimizer anew when more parameters begin to train"
+                )
         self.set_values(values, step_count=steps)
         self._steps_before = steps
 
@@ -275,11 +296,24 @@ class Trainer(_Trainer):
 
     def _follow_optimizer(self) -> None:
         if self.torch_optimizer is not None:
-            now = _of_torch(self.torch_optimizer)
+            now, rates_and_decays = of_torch(self.torch_optimizer)
             if now != self.optimizer:
                 self.optimizer = now
+            if rates_and_decays != self._rates_and_decays:
+                self._follow_groups(rates_and_decays)
             # PyTorch's schedulers warn about an optimizer that made no step; here, Forebay makes the steps.
             setattr(self.torch_optimizer, "_opt_called", True)
+
+    def _follow_groups(self, now: List[Tuple[float, float]]) -> None:
+        """Takes over the learning rates of the optimizer's groups."""
+        before = self._rates_and_decays
+        if [decay for _, decay in now[1:]] != [decay for _, decay in before[1:]]:
+            raise InvalidArgument(
+                "the optimizer has other groups, or a group but the first has another weight decay, than when the trainer was made; make "
+                "another trainer, which takes over the optimizer's state"
+            )
+        self._native.set_group_rates([now[number][0] for number in self._grouped])
+        self._rates_and_decays = now
 
     def write_back(self) -> None:
         """Copies parameters, running statistics and the optimizer's state into the module and its ``torch.optim`` optimizer."""
@@ -290,11 +324,8 @@ class Trainer(_Trainer):
             state = self.state()
             for name, buffer in self._buffers.items():
                 buffer.copy_(_tensor(state[name]))
-            owners = {name.rpartition(".")[0][len(self._prefix) :] for name in self._buffers}
-            for owner in owners:
-                counter = getattr(self.module.get_submodule(owner), "num_batches_tracked", None)
-                if counter is not None:
-                    counter += steps - self._steps_before
+            owners = {name[len(self._prefix) :].rpartition(".")[0] for name in self._buffers}
+            add_counts(self.module, owners, self._export.counts, "", (steps - self._steps_before) * self._parts)
         if self.torch_optimizer is not None:
             self._write_state(self.torch_optimizer, state)
         self._steps_before = steps
@@ -328,7 +359,7 @@ class Trainer(_Trainer):
                 parameters, ours.learning_rate, ours.rate_decay, ours.weight_decay, 0, ours.epsilon
             )
         elif isinstance(ours, (Adam8bit, AdamW8bit)):
-            made = _to_bitsandbytes(ours, parameters)
+            made = to_bitsandbytes(ours, parameters)
         elif isinstance(ours, (Adam, AdamW)):
             kind = torch.optim.AdamW if isinstance(ours, AdamW) else torch.optim.Adam
             made = kind(
@@ -408,7 +439,7 @@ def plan(
     >>> plan.fits("8GiB"), plan.largest_batch("1MiB") > 16
     (True, True)
     """
-    ours = _of_torch(optimizer) if isinstance(optimizer, torch.optim.Optimizer) else optimizer
+    ours = of_torch(optimizer)[0] if isinstance(optimizer, torch.optim.Optimizer) else optimizer
     export = _Export(module, example_inputs, loss, example_labels)
     return export.first_that(
         lambda path: _plan.plan(
@@ -418,6 +449,7 @@ def plan(
             train=train,
             device=device,
             device_memory=budget,
+            freeze=export.frozen(optimizer) if train else (),
             batch_size=export.batch_size if batch_size is None else batch_size,
             **options,
         )
@@ -431,83 +463,28 @@ def _tensor(array: "np.ndarray[Any, Any]") -> torch.Tensor:
     return tensor
 
 
-def _of_torch(optimizer: torch.optim.Optimizer) -> Optimizer:
-    """Converts a PyTorch optimizer to a Forebay optimizer.
+class _Wrapper(nn.Module):
+    """A wrapper whose parameters and buffers have the names that they have in the module."""
 
-    Raises:
-        forebay.InvalidArgument: Forebay has no such optimizer, or its parameter groups have different settings.
-    """
-    found: List[Optimizer] = []
-    for group in optimizer.param_groups:
-        refused = {key: group[key] for key in ("amsgrad", "maximize", "dampening") if group.get(key)}
-        if refused:
-            raise InvalidArgument(f"Forebay does not support {type(optimizer).__name__} with {refused}")
-        rate, decay = float(group["lr"]), float(group.get("weight_decay", 0.0))
-        if type(optimizer) is torch.optim.SGD:
-            found.append(SGD(rate, float(group["momentum"]), bool(group["nesterov"]), decay))
-        elif type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
-            decoupled = type(optimizer) is torch.optim.AdamW or bool(group.get("decoupled_weight_decay"))
-            beta1, beta2 = (float(beta) for beta in group["betas"])
-            kind = AdamW if decoupled else Adam
-            found.append(kind(rate, beta1, beta2, float(group["eps"]), decay))
-        elif _is_bitsandbytes(optimizer, "Adam8bit", "AdamW8bit"):
-            found.append(_of_bitsandbytes(optimizer, group))
-        elif type(optimizer) is torch.optim.RMSprop:
-            alpha, eps, momentum = float(group["alpha"]), float(group["eps"]), float(group["momentum"])
-            found.append(RMSprop(rate, alpha, eps, decay, momentum, bool(group["centered"])))
-        elif type(optimizer) is torch.optim.Adagrad:
-            found.append(Adagrad(rate, float(group["lr_decay"]), decay, float(group["eps"])))
-        else:
-            raise InvalidArgument(
-                f"Forebay does not support {type(optimizer).__name__}, only SGD, Adam, AdamW, RMSprop and Adagrad, and "
-                "Adam8bit and AdamW8bit of bitsandbytes"
-            )
-    if len(set(found)) != 1:
-        raise InvalidArgument("the optimizer has parameter groups with different settings; Forebay uses one setting for all")
-    return found[0]
+    module: nn.Module
+
+    def state_dict(self, *arguments: Any, **named: Any) -> Any:
+        """Returns what the exporter takes names from."""
+        return self.module.state_dict(*arguments, **named)
 
 
-def _is_bitsandbytes(optimizer: torch.optim.Optimizer, *names: str) -> bool:
-    kind = type(optimizer)
-    return kind.__module__.partition(".")[0] == "bitsandbytes" and kind.__name__ in names
+class _InOrder(_Wrapper):
+    """A wrapper without optional inputs, which the exporter would add as tensors."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.module(*inputs)
 
 
-def _of_bitsandbytes(optimizer: Any, group: Mapping[str, Any]) -> Optimizer:
-    """Converts bitsandbytes' ``Adam8bit`` or ``AdamW8bit``, both of which use decoupled weight decay."""
-    settings = optimizer.args
-    refused = {
-        name: getattr(settings, name)
-        for name, ours in (("optim_bits", 8), ("min_8bit_size", _QUANTIZED_MIN), ("max_unorm", 0.0), ("skip_zeros", False))
-        if getattr(settings, name) != ours
-    }
-    if group.get("alpha"):
-        refused["alpha"] = group["alpha"]
-    if getattr(optimizer, "is_paged", False):
-        refused["is_paged"] = True
-    if refused:
-        raise InvalidArgument(f"Forebay does not support {type(optimizer).__name__} with {refused}")
-    beta1, beta2 = (float(beta) for beta in group["betas"][:2])
-    return AdamW8bit(float(group["lr"]), beta1, beta2, float(group["eps"]), float(group["weight_decay"]))
-
-
-def _to_bitsandbytes(ours: Union[Adam8bit, AdamW8bit], parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    """Returns the bitsandbytes optimizer that makes the same steps. Both its ``Adam8bit`` and its ``AdamW8bit`` decouple weight decay."""
-    if isinstance(ours, Adam8bit) and ours.weight_decay != 0:
-        raise InvalidArgument(
-            "bitsandbytes has no Adam8bit that adds the weight decay to the gradients; train with forebay.AdamW8bit, or without decay"
-        )
-    try:
-        optim: Any = importlib.import_module("bitsandbytes.optim")
-    except ImportError as error:
-        raise InvalidArgument(f"the optimizer with the state of {type(ours).__name__} requires bitsandbytes (pip install bitsandbytes)") from error
-    kind = optim.AdamW8bit if isinstance(ours, AdamW8bit) else optim.Adam8bit
-    made: torch.optim.Optimizer = kind(
-        parameters, ours.learning_rate, (ours.beta1, ours.beta2), ours.epsilon, ours.weight_decay
-    )
-    return made
-
-
-class _ByName(nn.Module):
+class _ByName(_Wrapper):
     """A wrapper that takes a module's inputs in order and passes them on by name."""
 
     def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
@@ -539,8 +516,8 @@ def _order(module: nn.Module, inputs: Mapping[str, Any]) -> List[str]:
     return sorted(inputs, key=lambda name: known.index(name) if name in known else len(known))
 
 
-class _WithLoss(nn.Module):
-    """A module and its loss."""
+class _WithLoss(_Wrapper):
+    """A module and its loss, whose tensors are constants."""
 
     def __init__(self, module: nn.Module, loss: Callable[..., torch.Tensor]) -> None:
         super().__init__()
@@ -569,34 +546,49 @@ class _Export:
         self, module: nn.Module, example_inputs: Any, loss: LossLike, example_labels: Optional[torch.Tensor]
     ) -> None:
         refuse_others(module)
-        refuse_mixed_modes(module)
+        refuse_parts(module)
         self.folder = _Folder()
+        #: What names in the latest export begin with, before those of the module.
         self.prefix = ""
-        self._module = module
+        #: The buffers that a call of the module changes, by their names in the module.
+        self.changed: List[str] = []
+        #: By how much a call raises counters of batches, by their names in the module.
+        self.counts: Dict[str, int] = {}
+        #: Where the module detaches a tensor.
+        self.detached: Optional[str] = None
+        self._own = self._module = module
         _refuse_narrow(module)
+        if not isinstance(example_inputs, (torch.Tensor, tuple, list, Mapping)):
+            kind = type(example_inputs).__name__
+            raise InvalidArgument(f"example inputs must be a tensor, a tuple of tensors, or a dictionary of tensors by name, not {kind}")
         inputs: Tuple[Any, ...] = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
         if isinstance(example_inputs, Mapping):
             self._names = _order(module, example_inputs)
             inputs = tuple(example_inputs[name] for name in self._names)
-            self._module, self.prefix = _ByName(module, self._names), "module."
+            self._module = _ByName(module, self._names)
         else:
             self._names = _input_names(module, len(inputs))
+            if len(inspect.signature(module.forward).parameters) > len(inputs):
+                self._module = _InOrder(module)
         for name, value in zip(self._names, inputs):
             if not isinstance(value, torch.Tensor):
                 raise InvalidArgument(f"example inputs must be tensors, but '{name}' is {type(value).__name__}; bind it to the module first")
         self._inputs = inputs
-        ours = _loss(loss)
+        ours = _loss(loss, example_labels)
         if ours is None:
             if example_labels is None:
                 raise InvalidArgument("this loss is exported with the module; pass example_labels, too")
             function: Any = loss
+            if isinstance(loss, nn.Module) and any(each.requires_grad for each in loss.parameters()):
+                names = ", ".join(name for name, each in loss.named_parameters() if each.requires_grad)
+                raise InvalidArgument(f"the loss has parameters of its own ({names}); make it a part of the module, or freeze them")
             self._module = _WithLoss(self._module, function)
-            self.prefix += "module."
             self._inputs = (*inputs, example_labels)
             self._names = [*self._names, _LABELS]
             ours = OutputLoss(_LABELS)
         self.loss: Loss = ours
         sizes = {int(value.shape[0]) if value.dim() else 0 for value in self._inputs}
+        self._wrappers = sum(isinstance(each, _Wrapper) for each in self._module.modules())
         self.batch_size: Optional[int] = sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
 
     def first_that(self, make: Callable[[str], _T]) -> _T:
@@ -618,6 +610,21 @@ class _Export:
         if isinstance(first, Error):
             raise first
         raise Error(f"PyTorch cannot export the module: {first}") from first
+
+    def frozen(self, optimizer: OptimizerLike) -> List[str]:
+        """Returns the names in the latest export of parameters and buffers that are not trained."""
+        module = self._own
+        trains = {id(parameter) for parameter in module.parameters() if parameter.requires_grad}
+        if isinstance(optimizer, torch.optim.Optimizer):
+            has = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+            strangers = has - {id(parameter) for parameter in module.parameters()}
+            if strangers:
+                raise InvalidArgument(f"the optimizer has {len(strangers)} parameters that do not belong to the module")
+            trains &= has
+        named: List[Tuple[str, torch.Tensor]] = [*module.named_parameters(remove_duplicate=False)]
+        named += [(name, buffer) for name, buffer in module.named_buffers(remove_duplicate=False) if buffer.is_floating_point()]
+        names = [self.prefix + name for name, tensor in named if id(tensor) not in trains]
+        return [name for name in names if name in self.folder.names]
 
     def _attempts(self) -> List[Callable[[], str]]:
         """Returns ways to export, the best first; each returns the path of the file."""
@@ -644,16 +651,23 @@ class _Export:
         if open_batch:
             named = [*self._names] if isinstance(self.loss, OutputLoss) else [*self._names, _OUTPUT]
             keywords["dynamic_axes"] = {name: {0: "batch"} for name in named}
+        # This exporter takes names from the attributes that lead to a tensor.
+        self.prefix = "module." * self._wrappers if dynamo else ""
         modes = [(each, each.training) for each in module.modules()]
-        kept = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+        kept = {name: buffer.detach().clone() for name, buffer in self._own.named_buffers()}
         hooks: List[Any] = []
         try:
-            with warnings.catch_warnings(), _untyped.random.fork_rng(devices=[]), padding_rows_stay(module):
-                warnings.simplefilter("ignore")
+            with exporting(), padding_rows_stay(module):
                 module.train()
                 if not isinstance(self.loss, OutputLoss):
                     hooks.append(module.register_forward_hook(self._refuse_several))
-                with contextlib.nullcontext() if dynamo else one_way():
+                if dynamo:
+                    # This exporter does not run the module, so what a run changes is found here.
+                    with torch.no_grad():
+                        module(*self._inputs)
+                    self.changed, self.counts = changed_buffers(self._own, kept)
+
+                def write() -> None:
                     _untyped.onnx.export(
                         module,
                         self._inputs,
@@ -664,16 +678,29 @@ class _Export:
                         output_names=[_OUTPUT],
                         **keywords,
                     )
+
+                if dynamo:
+                    write()
+                else:
+                    places: List[str] = []
+                    try:
+                        self.detached = write_one_way(self.folder.path, write, places)
+                    except Exception:
+                        self.detached = places[0] if places else None
+                        raise
         finally:
             for hook in hooks:
                 hook.remove()
             # Tracing runs the module once, which changes running statistics.
             for each, training in modes:
                 each.training = training
+            if not dynamo:
+                self.changed, self.counts = changed_buffers(self._own, kept)
             with torch.no_grad():
-                for name, buffer in module.named_buffers():
+                for name, buffer in self._own.named_buffers():
                     buffer.copy_(kept[name])
-        self.folder.names = _names_in(self.folder.path, [name for name, _ in module.named_parameters(remove_duplicate=False)])
+        tensors = [*self._own.named_parameters(remove_duplicate=False), *self._own.named_buffers(remove_duplicate=False)]
+        self.folder.names = _names_in(self.folder.path, [self.prefix + name for name, _ in tensors])
         return self.folder.path
 
     def _refuse_several(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
@@ -711,8 +738,8 @@ def _input_names(module: nn.Module, count: int) -> List[str]:
     return [f"input_{index}" for index in range(count)]
 
 
-def _loss(loss: LossLike) -> Optional[Loss]:
-    """Returns the equivalent Forebay loss, or ``None`` if there is none."""
+def _loss(loss: LossLike, labels: Optional[torch.Tensor]) -> Optional[Loss]:
+    """Returns the equivalent Forebay loss for labels like these, or ``None`` if there is none."""
     if isinstance(loss, (str, *_losses.KINDS)):
         return loss_named(loss)
     # A subclass that computes something else is a function like any other.
@@ -722,6 +749,8 @@ def _loss(loss: LossLike) -> Optional[Loss]:
     if getattr(loss, "reduction", None) == "mean":
         if isinstance(loss, nn.CrossEntropyLoss):
             weights = _numbers(loss.weight)
+            if labels is not None and labels.is_floating_point():
+                return _losses.SoftCrossEntropy(1, weights, loss.label_smoothing)
             return _losses.SoftmaxCrossEntropy(1, loss.ignore_index, weights, loss.label_smoothing)
         if isinstance(loss, nn.MSELoss):
             return _losses.MeanSquaredError()

@@ -16,18 +16,18 @@ import forebay.torch  # noqa: E402
 
 
 class Net(nn.Module):  # type: ignore[misc]
-    """Convolution, normalisation, residual connection."""
+    """Convolution, normalization, residual connection."""
 
     def __init__(self) -> None:
         super().__init__()
-        # A bias before a normalisation has no gradient but rounding, of which Adam makes whole steps.
+        # A bias before a normalization has no gradient but rounding, of which Adam makes whole steps.
         self.convolution = nn.Conv2d(1, 8, 3, padding=1, bias=False)
-        self.normalisation = nn.BatchNorm2d(8)
+        self.normalization = nn.BatchNorm2d(8)
         self.more = nn.Conv2d(8, 8, 3, padding=1, bias=False)
         self.head = nn.Linear(8, 10)
 
     def forward(self, picture: Any) -> Any:
-        x = torch.relu(self.normalisation(self.convolution(picture)))
+        x = torch.relu(self.normalization(self.convolution(picture)))
         return self.head((x + torch.relu(self.more(x))).mean((2, 3)))
 
 
@@ -78,7 +78,7 @@ def test_steps_are_pytorchs(kind: str) -> None:
         assert ours == pytest.approx(torch_step(theirs, their_optimizer, *data(step), loss), rel=1e-4)
     trainer.write_back()
     close(module.state_dict(), theirs.state_dict())
-    assert int(module.normalisation.num_batches_tracked) == 3
+    assert int(module.normalization.num_batches_tracked) == 3
     # PyTorch goes on, and Forebay after it.
     for run, its_optimizer in ((module, optimizer), (theirs, their_optimizer)):
         torch_step(run, its_optimizer, *data(3), loss)
@@ -241,8 +241,8 @@ def test_what_cannot_be_is_refused() -> None:
     ]:
         with pytest.raises(forebay.InvalidArgument, match=words):
             forebay.torch.Trainer(module, x, optimizer=optimizer)
-    module.normalisation.eval()
-    with pytest.raises(forebay.InvalidArgument, match="'normalisation' is in evaluation mode"):
+    module.normalization.eval()
+    with pytest.raises(forebay.InvalidArgument, match="'normalization' is in evaluation mode"):
         forebay.torch.Trainer(module, x)
     with pytest.raises(forebay.OutOfBudget) as error:
         forebay.torch.Trainer(Net(), x, simulate_device="1KiB")
@@ -255,6 +255,11 @@ def test_plans_of_modules() -> None:
     assert plan.budget is not None and plan.peak <= plan.budget and plan.fits("1GiB")
     assert plan.largest_batch("1MiB") > 1
     assert forebay.torch.plan(module, data()[0], train=False).least < plan.needs
+    large = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 4))
+    whole = forebay.torch.plan(large, torch.zeros(4, 64), optimizer="adam").needs
+    large[0].requires_grad_(False)
+    assert forebay.torch.plan(large, torch.zeros(4, 64), optimizer="adam").needs < whole / 2
+    assert forebay.torch.plan(large, torch.zeros(4, 64), optimizer=torch.optim.Adam(large[2].parameters())).needs < whole / 2
 
 
 def test_tensors_go_in(digits: str) -> None:
@@ -280,3 +285,170 @@ def test_padding_rows_have_no_gradient(row: float) -> None:
     trainer.write_back()
     close(module.state_dict(), theirs.state_dict())
     assert "forward" not in module[0].__dict__
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+def test_parameter_groups_and_their_schedules(kind: str) -> None:
+    def grouped(net: Any) -> Tuple[Any, Any]:
+        matrices = [parameter for parameter in net.parameters() if parameter.ndim > 1]
+        others = [parameter for parameter in net.parameters() if parameter.ndim < 2]
+        groups = [{"params": matrices[:2], "weight_decay": 0.1}, {"params": matrices[2:], "lr": 2e-3}, {"params": others, "weight_decay": 0.0}]
+        optimizer = (
+            torch.optim.SGD(groups, lr=1e-2, momentum=0.9, weight_decay=1e-2)
+            if kind == "sgd"
+            else torch.optim.AdamW(groups, lr=1e-2, eps=1e-3)
+        )
+        return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, [lambda _: 1.0, lambda step: 0.5**step, lambda step: 1 / (step + 1)])
+
+    torch.manual_seed(0)
+    module = Net()
+    theirs = copy.deepcopy(module)
+    optimizer, schedule = grouped(module)
+    their_optimizer, their_schedule = grouped(theirs)
+    trainer = forebay.torch.Trainer(module, data()[0], loss=nn.CrossEntropyLoss(), optimizer=optimizer)
+    for step in range(4):
+        trainer.step(*data(step))
+        torch_step(theirs, their_optimizer, *data(step), nn.CrossEntropyLoss())
+        schedule.step()
+        their_schedule.step()
+    trainer.write_back()
+    close(module.state_dict(), theirs.state_dict())
+    optimizer.param_groups[2]["weight_decay"] = 0.5
+    with pytest.raises(forebay.InvalidArgument, match="another weight decay"):
+        trainer.step(*data(0))
+    optimizer.param_groups[1]["eps" if kind == "adamw" else "momentum"] = 0.5
+    with pytest.raises(forebay.InvalidArgument, match="parameter group 1 .* has other settings than the first"):
+        forebay.torch.Trainer(module, data()[0], optimizer=optimizer)
+
+
+def test_groups_of_parameters_that_do_not_train() -> None:
+    module = nn.ModuleDict({"used": nn.Linear(6, 3), "frozen": nn.Linear(6, 6), "unused": nn.Linear(6, 6)})
+    module["frozen"].requires_grad_(False)
+    module.forward = lambda x: module["used"](module["frozen"](x))
+    groups = [{"params": [*module[name].parameters()], "lr": rate} for name, rate in [("unused", 0.1), ("frozen", 0.2), ("used", 0.3)]]
+    theirs = copy.deepcopy(module["used"])
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    x, labels = torch.randn(4, 6), torch.arange(4) % 3
+    with pytest.warns(UserWarning, match="unused.weight"):
+        trainer = forebay.torch.Trainer(module, x, optimizer=optimizer)
+    trainer.step(x, labels)
+    trainer.write_back()
+    torch_step(theirs, torch.optim.SGD(theirs.parameters(), lr=0.3), module["frozen"](x), labels, nn.CrossEntropyLoss())
+    close(module["used"].state_dict(), theirs.state_dict())
+
+
+def test_names_are_the_modules() -> None:
+    module = Net()
+    x, labels = data()
+
+    def loss(output: Any, target: Any) -> Any:
+        return nn.functional.cross_entropy(output, target)
+
+    for inputs, options in [({"picture": x}, {}), (x, {"loss": loss}), ({"picture": x}, {"loss": loss})]:
+        trainer = forebay.torch.Trainer(module, inputs, freeze="convolution*", example_labels=labels, **options)
+        assert sorted(trainer.parameters()) == sorted(name for name, _ in module.named_parameters() if not name.startswith("convolution"))
+        report = trainer.step(inputs, labels, gradients=True)
+        assert report.gradients is not None and "head.bias" in report.gradients
+
+
+def test_losses_with_tensors() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 5))
+    theirs = copy.deepcopy(module)
+    x, y = torch.randn(16, 8), torch.softmax(torch.randn(16, 5), 1)
+    loss = nn.BCEWithLogitsLoss(weight=torch.arange(1.0, 6.0))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    with forebay.torch.Trainer(module, x, loss=loss, optimizer=optimizer, example_labels=y) as trainer:
+        ours = trainer.step(x, y).loss
+    assert ours == pytest.approx(torch_step(theirs, torch.optim.SGD(theirs.parameters(), lr=0.1), x, y, loss), rel=1e-5)
+    close(module.state_dict(), theirs.state_dict())
+    loss.weight = nn.Parameter(torch.arange(1.0, 6.0))
+    with pytest.raises(forebay.InvalidArgument, match="the loss has parameters of its own .weight."):
+        forebay.torch.Trainer(module, x, loss=loss, example_labels=y)
+
+
+def test_evaluation_and_saved_models_use_running_statistics(tmp_path: Any) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(Net(), nn.Dropout(0.5))
+    x, labels = data()
+    trainer = forebay.torch.Trainer(module, x, optimizer=torch.optim.SGD(module.parameters(), lr=0.1))
+    for step in range(3):
+        trainer.step(*data(step))
+    trainer.write_back()
+    module.eval()
+    with torch.no_grad():
+        expected = module(x)
+    evaluation = trainer.evaluate(x, labels)
+    assert np.allclose(evaluation.logits, expected.numpy(), atol=1e-4)
+    assert evaluation.loss == pytest.approx(float(nn.functional.cross_entropy(expected, labels)), abs=1e-4)
+    trainer.save(tmp_path / "trained.onnx")
+    session = forebay.Session(tmp_path / "trained.onnx")
+    assert np.allclose(next(iter(session.run(x).values())), expected.numpy(), atol=1e-4)
+    # It can be trained further.
+    again = forebay.Trainer(tmp_path / "trained.onnx", batch_size=16)
+    assert again.step(x, labels).loss > 0 and any(name.endswith("running_mean") for name in again.state())
+
+
+class Optional_(nn.Module):  # type: ignore[misc]
+    """Has an optional flag and buffers of numbers that do not train."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.register_buffer("mean", torch.full((6,), 0.5))
+
+    def forward(self, x: Any, is_negative: bool = False) -> Any:
+        y = self.layer(x - self.mean)
+        return -y if is_negative else y
+
+
+def test_optional_flags_and_buffers() -> None:
+    module = Optional_()
+    x, labels = torch.randn(4, 6), torch.arange(4) % 3
+    trainer = forebay.torch.Trainer(module, x)
+    assert sorted(trainer.parameters()) == ["layer.bias", "layer.weight"]
+    # The batch size is open, as it is not with the exporter that is tried last.
+    expected = nn.functional.cross_entropy(module(torch.cat([x, x])), torch.cat([labels, labels])).item()
+    assert trainer.step(torch.cat([x, x]), torch.cat([labels, labels])).loss == pytest.approx(expected, abs=1e-5)
+
+
+def test_labels_that_are_probabilities() -> None:
+    torch.manual_seed(0)
+    module = nn.Linear(6, 3)
+    x, y = torch.randn(8, 6), torch.softmax(torch.randn(8, 3), 1)
+    loss = nn.CrossEntropyLoss(weight=torch.arange(1.0, 4.0), label_smoothing=0.1)
+    trainer = forebay.torch.Trainer(module, x, loss=loss, example_labels=y)
+    assert trainer.step(x, y).loss == pytest.approx(loss(module(x), y).item(), rel=1e-5)
+
+
+def test_parameters_that_train_later() -> None:
+    module = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3))
+    x, labels = torch.randn(4, 6), torch.arange(4) % 3
+    module[0].requires_grad_(False)
+    for make, is_refused in [(torch.optim.Adam, True), (torch.optim.RMSprop, False)]:
+        optimizer = make(module.parameters())
+        torch_step(module, optimizer, x, labels, nn.CrossEntropyLoss())
+        module[0].requires_grad_(True)
+        if is_refused:
+            with pytest.raises(forebay.InvalidArgument, match="1 steps with some parameters, but 0 with '0[.]"):
+                forebay.torch.Trainer(module, x, optimizer=optimizer)
+        else:
+            forebay.torch.Trainer(module, x, optimizer=optimizer)
+        module[0].requires_grad_(False)
+
+
+def test_tensors_of_every_kind_go_in_or_are_refused(digits: str) -> None:
+    session = forebay.Session(digits)
+    x = torch.randn(4, 1, 8, 8)
+    negated = torch.complex(torch.zeros_like(x), x).conj().imag
+    assert negated.is_neg()
+    assert np.array_equal(session.run(negated)["logits"], session.run((-x).numpy())["logits"])
+    for wrong in (x.to("meta"), x.to_sparse()):
+        with pytest.raises(forebay.InvalidArgument, match="the elements of a Tensor cannot be read"):
+            session.run(wrong)
+    for wrong in (None, x.numpy(), 3):
+        with pytest.raises(forebay.InvalidArgument, match="example inputs must be"):
+            forebay.torch.Trainer(Net(), wrong)
+    with forebay.Context():
+        halves = torch.randn(3, 4).bfloat16()
+        assert torch.equal(torch.from_dlpack(forebay.Tensor(halves)), halves)

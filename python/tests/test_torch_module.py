@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from typing import Any
 
 import pytest
@@ -172,3 +173,158 @@ def test_what_cannot_be_is_refused() -> None:
     mixed[1].eval()
     with pytest.raises(forebay.InvalidArgument, match="mode"):
         forebay.torch.compile(mixed)(torch.randn(2, 1, 8, 8))
+
+
+class Counting(nn.Module):  # type: ignore[misc]
+    """Keeps an average of what it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x: Any) -> Any:
+        y = self.layer(x)
+        self.mean.mul_(0.9).add_(0.1 * y.detach().mean(0))
+        return y - self.mean
+
+
+def test_buffers_that_forward_changes_are_refused() -> None:
+    x = torch.randn(4, 6)
+    for module, name in [(Counting(), "mean"), (nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3)), "parametrizations.weight.0._u")]:
+        before = copy.deepcopy(module.state_dict())
+        with pytest.raises(forebay.InvalidArgument, match=f"changes its buffers? .*{name}"):
+            forebay.torch.compile(module)(x)
+        with pytest.raises(forebay.InvalidArgument, match=f"changes its buffers? .*{name}"):
+            forebay.torch.Trainer(module, x)
+        assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())
+
+
+def test_autocast_is_part_of_a_plan() -> None:
+    torch.manual_seed(4)
+    theirs = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    ours = copy.deepcopy(theirs)
+    compiled = forebay.torch.compile(ours)
+    x = torch.randn(4, 6)
+    for is_enabled in (True, False, True):
+        gradients = []
+        for module in (compiled, theirs):
+            module.zero_grad()
+            given = x.clone().requires_grad_()
+            with torch.autocast("cpu", torch.bfloat16, enabled=is_enabled):
+                # The layer before gives bfloat16, too.
+                out = module(given.bfloat16() if is_enabled else given)
+            out.float().square().sum().backward()
+            gradients.append([out.detach().float(), given.grad, *(each.grad for each in module.parameters())])
+            assert out.dtype == (torch.bfloat16 if is_enabled else torch.float32)
+        tolerance = 5e-2 if is_enabled else 1e-4
+        assert all(torch.allclose(one, other, rtol=tolerance, atol=tolerance) for one, other in zip(*gradients))
+
+
+def test_results_can_be_constants() -> None:
+    compiled = forebay.torch.compile(nn.MultiheadAttention(8, 2))
+    x = torch.randn(5, 2, 8)
+    out, weights = compiled(x, x, x, need_weights=False)
+    compare(out, compiled.module(x, x, x, need_weights=False)[0], "attention")
+    assert weights is None
+
+
+def test_threads_do_not_mix_statistics() -> None:
+    module = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6, momentum=0.5))
+    compiled = forebay.torch.compile(module)
+    compiled(torch.randn(8, 6))
+    before = int(module[1].num_batches_tracked)
+    threads = [threading.Thread(target=lambda: [compiled(torch.randn(8, 6)) for _ in range(10)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert int(module[1].num_batches_tracked) == before + 40
+
+
+class Detaching(nn.Module):  # type: ignore[misc]
+    """Detaches a tensor, for its output or for later."""
+
+    def __init__(self, is_used: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.is_used = is_used
+        self.seen: Any = None
+
+    def forward(self, x: Any) -> Any:
+        y = self.layer(x)
+        self.seen = y.detach()
+        return y * self.seen if self.is_used else y
+
+
+def test_gradients_do_not_pass_what_is_detached() -> None:
+    x = torch.randn(4, 6)
+    compiled = forebay.torch.compile(Detaching(True))
+    with torch.no_grad():
+        compare(compiled(x), compiled.module(x), "forward")
+    with pytest.raises(forebay.Error, match="detaches a tensor in forward, .*self.seen = y.detach"):
+        compiled(x).sum().backward()
+    with pytest.raises(forebay.Error, match="detaches a tensor in forward"):
+        forebay.torch.Trainer(Detaching(True), x)
+    forebay.torch.compile(Detaching(False))(x).sum().backward()
+    forebay.torch.Trainer(Detaching(False), x)
+    assert not torch.ones(1, requires_grad=True).detach().requires_grad
+
+
+class Adding(nn.Module):  # type: ignore[misc]
+    """Adds rows at indices."""
+
+    def forward(self, x: Any) -> Any:
+        return torch.zeros(3, 6).index_add(0, torch.tensor([0, 0, 2, 1]), x)
+
+
+def test_exporters_that_know_less_than_pytorch() -> None:
+    x = torch.randn(4, 6)
+    # Two rows at one place.
+    try:
+        compare(forebay.torch.compile(Adding())(x), Adding()(x), "sums")
+    except forebay.Error as error:
+        assert "index_add" in str(error)
+    # The fused layer of evaluation mode, and an operator that only one exporter has.
+    layer = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True).eval()
+    with torch.no_grad():
+        compare(forebay.torch.compile(layer)(x[None]), layer(x[None]), "attention")
+    compare(forebay.torch.compile(nn.AdaptiveAvgPool1d(4))(x[None]), nn.AdaptiveAvgPool1d(4)(x[None]), "pooling")
+    for refused in (nn.Embedding(5, 3, max_norm=1.0), nn.Embedding(5, 3, scale_grad_by_freq=True)):
+        with pytest.raises(forebay.InvalidArgument, match="which ONNX does not have"):
+            forebay.torch.compile(refused)(torch.tensor([1, 2]))
+
+
+def test_compiled_modules_inside_one_another_and_changed_ones() -> None:
+    inner = nn.Linear(6, 6)
+    outer = nn.Sequential(forebay.torch.compile(inner), nn.Tanh())
+    compiled = forebay.torch.compile(outer)
+    x = torch.randn(4, 6)
+    compare(compiled(x), torch.tanh(inner(x)), "inside")
+    compiled(x).sum().backward()
+    assert inner.weight.grad is not None
+    outer.append(nn.ReLU())
+    compare(compiled(x), torch.relu(torch.tanh(inner(x))), "one more layer")
+    empty = compiled(torch.empty(0, 6))
+    assert empty.shape == (0, 6)
+    empty.sum().backward()
+
+
+def test_a_layer_that_is_used_twice_counts_twice() -> None:
+    class Twice(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.layer = nn.BatchNorm1d(6), nn.Linear(6, 6)
+
+        def forward(self, x: Any) -> Any:
+            return self.norm(self.layer(self.norm(x)))
+
+    theirs = Twice()
+    ours, trained = copy.deepcopy(theirs), copy.deepcopy(theirs)
+    x = torch.randn(4, 6)
+    theirs(x)
+    forebay.torch.compile(ours)(x)
+    compare(ours.norm.running_var, theirs.norm.running_var, "statistics")
+    with forebay.torch.Trainer(trained, x) as trainer:
+        trainer.step(x, torch.arange(4))
+    assert [int(each.norm.num_batches_tracked) for each in (theirs, ours, trained)] == [2, 2, 2]

@@ -7,7 +7,7 @@ use crate::test::REPORTING;
 /// All kernels, and whole networks.
 const ALL: &str = "package(forebay-vulkan) | binary_id(forebay::vulkan)";
 /// The tests that `cargo xtask test` leaves out: those that take minutes there, if a shorter test remains or lavapipe runs the same one.
-const LONG: &str = "test(/classifies_as_the_host::[^s]|(transformer|batch_normalisation)_with_small_bindings|^updates_on_the_host|(tiny_gpt|resnet20|unet3d)::first_training|the_same_bits_within|(resnet20|unet3d)::gradients|^digits_train|^the_driver_is_given|steps_in_parts|^matrices_larger/)";
+const LONG: &str = "test(/classifies_as_the_host::[^s]|(transformer|batch_normalization)_with_small_bindings|^updates_on_the_host|(tiny_gpt|resnet20|unet3d)::first_training|the_same_bits_within|(resnet20|unet3d)::gradients|^digits_train|^the_driver_is_given|steps_in_parts|^matrices_larger/)";
 
 /// Runs every Vulkan test on SwiftShader: half an hour on two cores.
 ///

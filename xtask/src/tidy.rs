@@ -51,7 +51,7 @@ pub fn tidy() -> Result<(), String> {
 fn leftovers(file: &SourceFile) -> Vec<String> {
     let code = [["to", "do!("], ["unimpl", "emented!("], ["db", "g!("], ["TO", "DO"], ["FIX", "ME"], ["XX", "X "]];
     let paths = [["/wo", "rk/"], ["/ho", "me/"], ["/ro", "ot/"], ["/Us", "ers/"]];
-    // Licences and third-party data stay as they are.
+    // Licenses and third-party data stay as they are.
     let ours = |extension: &&str| file.path.ends_with(*extension);
     let is_code = [".rs", ".py", ".sh", ".toml"].iter().any(ours);
     let is_text = is_code || [".md", ".yml", ".yaml", "run"].iter().any(ours);

@@ -68,7 +68,7 @@
 //!
 //! Products and convolutions take operands that are all float16 or all bfloat16; their sums are float32, and each result is rounded once.
 //! Other kernels that compute in float32 can read or write some of their operands in 16 bits, each operand in its own type
-//! ([`KernelFacts::sixteen_bit`]): elementwise functions all numbers, batch normalisation x, dy, y and dx. Such a launch gives the same
+//! ([`KernelFacts::sixteen_bit`]): elementwise functions all numbers, batch normalization x, dy, y and dx. Such a launch gives the same
 //! bits as a float32 launch with conversions (`Cast`) around it.
 //!
 //! # Reduction block boundaries
@@ -203,7 +203,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Whether windows can overlap, so that neighbouring windows share elements.
+    /// Whether windows can overlap, so that neighboring windows share elements.
     ///
     /// ```
     /// use forebay_base::kernel::Window;
@@ -500,7 +500,7 @@ pub enum Kernel {
         epsilon: f32,
         /// Applied to the result.
         activation: Activation,
-        /// The number of neighbouring channels that share one mean and variance, a divisor of the number of channels: 1 in batch
+        /// The number of neighboring channels that share one mean and variance, a divisor of the number of channels: 1 in batch
         /// normalization, more in group normalization of one image.
         group_size: u64,
     },
@@ -511,7 +511,7 @@ pub enum Kernel {
         epsilon: f32,
         /// The activation that the forward kernel applied.
         activation: Activation,
-        /// The number of neighbouring channels that shared one mean and variance.
+        /// The number of neighboring channels that shared one mean and variance.
         group_size: u64,
     },
     /// running = momentum running + (1 - momentum) correction batch.
@@ -521,19 +521,19 @@ pub enum Kernel {
         /// Factor of the batch statistic (n / (n - 1) makes a biased variance unbiased).
         correction: f32,
     },
-    /// Normalisation over all axes from `axis` on.
+    /// Normalization over all axes from `axis` on.
     LayerNormalization {
-        /// First normalised axis of x.
+        /// First normalized axis of x.
         axis: usize,
         /// Added to the variance.
         epsilon: f32,
     },
     /// Gradient of `LayerNormalization`.
     LayerNormalizationGradient {
-        /// First normalised axis of x.
+        /// First normalized axis of x.
         axis: usize,
     },
-    /// y = softmax(scores of q and k) v for every head, without materialising the matrix of scores. Also writes the logarithm of the sum of
+    /// y = softmax(scores of q and k) v for every head, without materializing the matrix of scores. Also writes the logarithm of the sum of
     /// the exponentials of each row's scores.
     Attention(AttentionOptions),
     /// Gradient of `Attention` with respect to q, k and v.
@@ -645,7 +645,7 @@ pub enum Kernel {
         decays: bool,
     },
     /// Like [`Kernel::Adam`], with 8-bit moments (Dettmers et al. 2021) stored as codes of [`quantization`], with one scale per block of
-    /// elements. The parameter is updated with the moments before they are quantised. In place.
+    /// elements. The parameter is updated with the moments before they are quantized. In place.
     Adam8Bit {
         /// Whether decay acts on the parameter (AdamW) instead of the gradient.
         decoupled: bool,

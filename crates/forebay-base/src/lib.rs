@@ -1,4 +1,4 @@
-//! The shared vocabulary of Forebay: the types that every other crate uses, and no behaviour.
+//! The shared vocabulary of Forebay: the types that every other crate uses, and no behavior.
 //!
 //! The lowest layer of the workspace. No logic beyond arithmetic, no dependency except `libm`.
 //!

@@ -1,7 +1,7 @@
 //! Rounding through float32.
 
 /// Converts a number to float32 such that rounding it again, to 16 bits, gives the same result as rounding it once. A number that float32
-/// cannot represent becomes the one of its two neighbours whose last bit is 1 ("round to odd").
+/// cannot represent becomes the one of its two neighbors whose last bit is 1 ("round to odd").
 ///
 /// `half::bf16::from_f64` drops the lowest bits before it rounds, so it mistakes numbers just above the midpoint of two for the midpoint.
 /// `half::f16::from_f64` rounds twice on some processors.

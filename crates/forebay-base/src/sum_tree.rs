@@ -1,7 +1,7 @@
 //! The sum tree: the one order in which reduction blocks are added.
 //!
 //! The *leaves* of a sum are its reduction blocks ([`crate::kernel`]), each summed from zero in its internal order. Leaves are added along
-//! one fixed tree over their indices: first neighbours, then neighbouring pairs, and so on. If a node has no right half, it consists of its
+//! one fixed tree over their indices: first neighbors, then neighboring pairs, and so on. If a node has no right half, it consists of its
 //! left half alone. So the order depends only on the number of leaves: not on where a sum is cut, on how many threads or processes compute
 //! it, or on how far it has progressed.
 //!

@@ -175,7 +175,7 @@ impl TensorDesc {
         Ok(self)
     }
 
-    /// Returns the same tensor, handed over once at initialisation: the runtime owns its bytes and may repack them.
+    /// Returns the same tensor, handed over once at initialization: the runtime owns its bytes and may repack them.
     pub fn with_owned_by_runtime(mut self, owned: bool) -> TensorDesc {
         self.owned_by_runtime = owned;
         self
@@ -245,7 +245,7 @@ impl TensorDesc {
         self.guaranteed_base_offset_alignment
     }
 
-    /// Whether the runtime owns the bytes after initialisation.
+    /// Whether the runtime owns the bytes after initialization.
     pub fn owned_by_runtime(&self) -> bool {
         self.owned_by_runtime
     }

@@ -136,7 +136,7 @@ pub struct TrainingArguments {
     pub ignore_index: Option<i64>,
     /// Add the loss of another output: OUTPUT LOSS, optionally followed by weight=X, labels=NAME (the input or array with its labels; by
     /// default those of --loss, at the nearest positions if there are more) and flags of that loss without dashes, as in
-    /// 'depth huber weight=0.5 labels=metres delta=0.2'; can be repeated
+    /// 'depth huber weight=0.5 labels=meters delta=0.2'; can be repeated
     #[arg(long, value_name = "WORDS")]
     pub also_loss: Vec<String>,
     /// The factor of --loss when other losses are added [default: 1]
@@ -228,7 +228,7 @@ pub enum DataChangedKind {
 #[derive(Args, Debug)]
 #[command(after_help = "DATA is one of:
 
-  an .npz archive, or a folder of .npy files
+  an .npz archive, a .safetensors file, or a folder of .npy files
       arrays named like the model's inputs, with the labels in `y` or `labels`;
       the first axis counts samples. Integers are converted to the input's type;
       floating-point inputs are multiplied by --input-scale. A folder of .npz

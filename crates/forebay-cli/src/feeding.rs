@@ -1,12 +1,13 @@
 //! Conversion of data sets and arrays to the inputs of a model.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use forebay::data::{
-    self, Augmentation, DataSet, HeldBytes, Loader, Part, Patches, Reading, Sampler, Transform, convert, npy, npz,
+    self, Augmentation, DataSet, HeldBytes, InputArray, Loader, Part, Patches, Reading, Sampler, Transform, convert,
+    npy, npz,
 };
-use forebay::{Dimension, Model, Tensor, TensorType, Trainer, format_bytes};
+use forebay::{Dimension, Model, Tensor, TensorType, Trainer, ValueInfo, format_bytes};
 
 use crate::arguments::TrainArguments;
 use crate::data_arguments::{Balance, Sizes};
@@ -230,9 +231,15 @@ pub fn sizes_of_data(arguments: &TrainArguments, model: &Model) -> Result<BTreeM
 /// # Errors
 /// Fails if a file is missing or corrupt, an input is given twice or is unknown, or a narrow type cannot represent a number.
 pub fn read_inputs(arguments: &RunArguments, model: &Model) -> Result<Tensors, Failure> {
-    let mut inputs = read_files(arguments, model)?;
-    let infos = model.inputs().into_iter().chain(model.inputs_with_defaults());
-    for info in infos.filter(|info| info.data_type.is_narrow()) {
+    let mut inputs = match find_inputs(arguments, model)? {
+        Found::Files(files) => {
+            files.into_iter().map(|(name, file)| Ok((name, npy::read(&file)?))).collect::<Result<Tensors, Failure>>()?
+        }
+        Found::Archive(mut archive, names) => {
+            names.into_iter().map(|name| Ok((name.clone(), archive.read(&name)?))).collect::<Result<_, Failure>>()?
+        }
+    };
+    for info in narrow_inputs(model) {
         if let Some(tensor) = inputs.remove(&info.name) {
             let tensor = convert::convert(tensor, info.data_type, 1.0, &format!("input {}", info.name))?;
             inputs.insert(info.name, tensor);
@@ -241,33 +248,72 @@ pub fn read_inputs(arguments: &RunArguments, model: &Model) -> Result<Tensors, F
     Ok(inputs)
 }
 
-fn read_files(arguments: &RunArguments, model: &Model) -> Result<Tensors, Failure> {
+/// Opens the inputs of `forebay run`, of which this one of several processes reads only its share. Inputs that are to be converted are not
+/// among them, and are read whole.
+///
+/// # Errors
+/// Returns the errors of [`read_inputs`].
+pub fn open_inputs(
+    arguments: &RunArguments,
+    model: &Model,
+) -> Result<(BTreeMap<String, InputArray>, Tensors), Failure> {
+    let mut arrays = match find_inputs(arguments, model)? {
+        Found::Files(files) => files
+            .into_iter()
+            .map(|(name, file)| Ok((name, InputArray::in_file(&file)?)))
+            .collect::<Result<BTreeMap<_, _>, Failure>>()?,
+        Found::Archive(mut archive, names) => names
+            .into_iter()
+            .map(|name| Ok((name.clone(), InputArray::in_archive(&mut archive, &name)?)))
+            .collect::<Result<_, Failure>>()?,
+    };
+    let mut converted = Tensors::new();
+    for info in narrow_inputs(model) {
+        if let Some(array) = arrays.remove(&info.name) {
+            let tensor = convert::convert(array.read()?, info.data_type, 1.0, &format!("input {}", info.name))?;
+            converted.insert(info.name, tensor);
+        }
+    }
+    Ok((arrays, converted))
+}
+
+/// Returns the inputs whose types files do not have.
+fn narrow_inputs(model: &Model) -> impl Iterator<Item = ValueInfo> {
+    let infos = model.inputs().into_iter().chain(model.inputs_with_defaults());
+    infos.filter(|info| info.data_type.is_narrow())
+}
+
+/// Where the inputs of `forebay run` are.
+enum Found {
+    Files(Vec<(String, PathBuf)>),
+    Archive(Box<npz::Archive>, Vec<String>),
+}
+
+fn find_inputs(arguments: &RunArguments, model: &Model) -> Result<Found, Failure> {
     let Some(path) = &arguments.inputs else {
         if let (true, [first, ..]) = (arguments.input.is_empty(), model.inputs().as_slice()) {
             let way_out = "pass each input with --input NAME=FILE.npy, or all with --inputs";
             return Err(Failure::Usage(format!("input '{first}' is missing; {way_out}")));
         }
-        let mut inputs = Tensors::new();
-        for (name, file) in &arguments.input {
-            if inputs.insert(name.clone(), npy::read(file)?).is_some() {
-                return Err(Failure::Usage(format!("input {name} was given twice")));
-            }
+        let mut names = BTreeSet::new();
+        if let Some((name, _)) = arguments.input.iter().find(|(name, _)| !names.insert(name)) {
+            return Err(Failure::Usage(format!("input {name} was given twice")));
         }
-        return Ok(inputs);
+        return Ok(Found::Files(arguments.input.clone()));
     };
     let names = model.inputs().into_iter().map(|info| info.name);
     // The model has values for these if they are not given.
     let others = model.inputs_with_defaults().into_iter().map(|info| info.name);
     if path.is_dir() {
         let names = names.chain(others.filter(|name| input_file(path, name).exists()));
-        return names.map(|name| Ok((name.clone(), npy::read(&input_file(path, &name))?))).collect();
+        return Ok(Found::Files(names.map(|name| (name.clone(), input_file(path, &name))).collect()));
     }
-    let mut archive = npz::Archive::open(path)?;
+    let archive = npz::Archive::open(path)?;
     let given: BTreeSet<String> = archive.names().into_iter().collect();
-    let names = names.chain(others.filter(|name| given.contains(name)));
-    names.map(|name| Ok((name.clone(), archive.read(&name)?))).collect()
+    let names = names.chain(others.filter(|name| given.contains(name))).collect();
+    Ok(Found::Archive(Box::new(archive), names))
 }
 
-fn input_file(folder: &Path, name: &str) -> std::path::PathBuf {
+fn input_file(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{}.npy", output::file_name(name)))
 }

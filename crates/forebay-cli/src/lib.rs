@@ -170,8 +170,13 @@ pub fn run_command_line(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(()) => 0,
         Err(failure) => complain(&failure),
     };
-    processes::finish();
-    code
+    match processes::finish() {
+        Ok(()) => code,
+        Err(failure) => {
+            output::complain_aloud(&format!("error: {failure}"));
+            failure.exit_code()
+        }
+    }
 }
 
 /// Lets every flag take a negative number, so that the error for one that does not fit says what the flag expects.

@@ -84,7 +84,7 @@ pub struct LossArguments {
     /// For kl: divide by the number of elements instead of the number of samples
     #[arg(long)]
     pub elementwise_mean: bool,
-    /// For cosine with --pair-output: the cosine above which pairs labelled -1 contribute to the loss [default: 0]
+    /// For cosine with --pair-output: the cosine above which pairs labeled -1 contribute to the loss [default: 0]
     #[arg(long, value_name = "X", value_parser = number, allow_negative_numbers = true)]
     pub margin: Option<f32>,
     /// For cosine: the output with the other vectors of the pairs

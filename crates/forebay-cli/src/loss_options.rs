@@ -49,7 +49,7 @@ struct FurtherLoss {
     of_loss: LossArguments,
 }
 
-/// Parses the loss of another output, from words such as `depth huber weight=0.5 labels=metres`.
+/// Parses the loss of another output, from words such as `depth huber weight=0.5 labels=meters`.
 ///
 /// # Errors
 /// Fails if the words do not name a loss, or if a flag does not apply to it.
@@ -214,16 +214,16 @@ mod tests {
 
     #[test]
     fn further_losses_are_read() {
-        let depth = term("depth huber weight=0.5 labels=metres delta=0.2").unwrap();
+        let depth = term("depth huber weight=0.5 labels=meters delta=0.2").unwrap();
         let mut expected = LossTerm::new("depth", Loss::Huber { delta: 0.2 });
-        (expected.weight, expected.labels) = (0.5, Some("metres".to_owned()));
+        (expected.weight, expected.labels) = (0.5, Some("meters".to_owned()));
         assert_eq!(depth, expected);
         let auxiliary = term("aux softmax-cross-entropy class-axis=-1 ignore-index=-100").unwrap();
         let loss = Loss::SoftmaxCrossEntropy { class_axis: Some(-1), ignore_index: Some(-100) };
         assert_eq!(auxiliary, LossTerm::new("aux", loss));
         for (text, words) in [
             ("depth", "write OUTPUT LOSS"),
-            ("depth metre", "invalid value 'metre'"),
+            ("depth meter", "invalid value 'meter'"),
             ("depth mse delta=1", "--delta cannot be used with --loss mse"),
             ("depth mse weight=-1", "weight"),
             ("balance output labels=y", "has no labels"),

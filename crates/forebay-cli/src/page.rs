@@ -12,7 +12,7 @@ use crate::escape::html;
 
 /// The content security policy: the page loads nothing and runs no scripts.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
-/// The colours of the light and dark themes. A picture of memory has its own colours, except for its background and text.
+/// The colors of the light and dark themes. A picture of memory has its own colors, except for its background and text.
 const STYLE: &str = "\
 :root{color-scheme:light dark;--back:#fff;--text:#222;--faint:#666;--line:#ddd;--box:#f4f4f2;--first:#1f5fa8;--second:#c8502a}\
 @media(prefers-color-scheme:dark){:root{--back:#16181b;--text:#dcdcdc;--faint:#9a9a9a;--line:#3a3d42;--box:#212429;--first:#6aa9ee;\

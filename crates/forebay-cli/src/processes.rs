@@ -110,7 +110,7 @@ pub struct ProcessArguments {
     /// results are bit-identical to those of a single process. Only the first process prints and writes output files
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", env = "FOREBAY_MPI")]
     pub mpi: MpiKind,
-    /// Fail if another process does not respond within this many seconds
+    /// Fail if another process does not respond, or end after this one has, within this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = positive_count)]
     pub network_timeout: u64,
 }
@@ -120,10 +120,13 @@ static CONNECTION: OnceLock<ProcessGroup> = OnceLock::new();
 
 /// Ends the connection to the other processes once all of them do. Call this last: if a process has failed, the launcher can end the others
 /// as soon as it exits, even if they still have output.
-pub fn finish() {
-    if let Some(group) = CONNECTION.get() {
-        group.communicator().finish();
-    }
+///
+/// # Errors
+/// Fails if a process does not end.
+pub fn finish() -> Result<(), Failure> {
+    let Some(group) = CONNECTION.get() else { return Ok(()) };
+    let named = |reason| Failure::Failed(format!("process {} of {}: {reason}", group.rank(), group.size()));
+    group.communicator().finish().map_err(named)
 }
 
 /// The processes of a run, from the perspective of this one.
@@ -148,9 +151,11 @@ impl Processes {
         if !is_one_of_many {
             return Ok(Processes::default());
         }
+        let timeout = Some(Duration::from_secs(arguments.network_timeout));
         let options = forebay_mpi::Options {
             library: std::env::var("FOREBAY_MPI_LIBRARY").ok().filter(|name| !name.is_empty()),
-            patience: Some(Duration::from_secs(arguments.network_timeout)),
+            timeout,
+            end_timeout: timeout,
             others_call: false,
         };
         let communicator = forebay_mpi::connect(&options)

@@ -11,8 +11,8 @@ use crate::arguments::{PolicyOfReplay, ReplayArguments};
 use crate::failure::Failure;
 use crate::output;
 
-/// Planning that takes longer shows what it is doing.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Planning that takes longer than this reports its progress.
+const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 
 /// Plans the step of a trace, and prints what the plan achieves.
 ///
@@ -38,7 +38,7 @@ pub fn replay(arguments: &ReplayArguments) -> Result<(), Failure> {
     };
     let started = Instant::now();
     let mut show = |progress: Progress| {
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > PROGRESS_AFTER {
             let over_ideal = progress.step_ns as f64 / workload.ideal_ns().max(1) as f64;
             let found = if progress.found { "found a schedule" } else { "no schedule yet" };
             output::complain(&format!("planning, round {}: {found} at {over_ideal:.6} x ideal", progress.round));

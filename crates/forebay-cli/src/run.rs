@@ -1,13 +1,12 @@
 //! `forebay run`: runs a model on arrays.
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use forebay::data::npy;
+use forebay::data::{Digest, npy};
 use forebay::files::FolderLock;
-use forebay::{Model, Session, SessionOptions};
+use forebay::{Model, Session, SessionOptions, Tensor, TensorType};
 use forebay_device::process::give_back;
 
 use crate::arguments::MemoryKind;
@@ -22,8 +21,8 @@ use crate::shared_steps::SharedSteps;
 
 /// The lock file in a folder while outputs are moved into place there.
 const LOCK: &str = ".forebay-outputs.lock";
-/// A longer wait for another run is reported.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// A wait for another run that takes longer than this is reported.
+const REPORT_WAIT_AFTER: Duration = Duration::from_secs(1);
 
 /// Runs a model, as one of several processes or alone.
 ///
@@ -35,7 +34,7 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
         let facts = prepared.facts(arguments, processes)?;
         Ok((prepared, facts))
     });
-    let Prepared { mut session, inputs, files } = processes.agree(prepared)?;
+    let Prepared { mut session, inputs, files, .. } = processes.agree(prepared)?;
     tell_of_limit(session.memory_limit());
     tell_of_budget(&arguments.device, session.budget_excludes_process());
     let mut steps = Vec::new();
@@ -84,7 +83,10 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
 /// A model that is ready to run.
 struct Prepared {
     session: Session,
+    /// The inputs, with zeros in place of what only other processes read.
     inputs: Tensors,
+    /// By input: the digest of its file, if there are several processes.
+    digests: BTreeMap<String, String>,
     /// The files of the outputs, by name.
     files: BTreeMap<String, PathBuf>,
 }
@@ -106,16 +108,37 @@ impl Prepared {
             return Err(Failure::Failed(reason));
         }
         let files = output_dir.map(|folder| output_files(folder, &model)).transpose()?.unwrap_or_default();
-        let inputs = feeding::read_inputs(arguments, &model)?;
+        let several = processes.group().is_some();
+        let (arrays, mut inputs) = match several {
+            true => feeding::open_inputs(arguments, &model)?,
+            false => (BTreeMap::new(), feeding::read_inputs(arguments, &model)?),
+        };
         let mut options = SessionOptions::default();
         options.engine = arguments.device.options(arguments.trace.trace.is_some());
         options.batch_size = arguments.batch_size;
         processes.enter(&mut options.engine.device);
         let mut session = Session::new(&model, &options)?;
-        session.prepare(&inputs)?;
+        // Zeros take no memory until they are written or the plan is known to need other rows.
+        let zeros = arrays.iter().map(|(name, array)| Ok((name.clone(), zeros(array.ty())?)));
+        let zeros = zeros.collect::<Result<Tensors, Failure>>()?;
+        session.prepare(&inputs.clone().into_iter().chain(zeros).collect())?;
         // The memory used for planning is no longer needed.
         give_back();
-        Ok(Prepared { session, inputs, files })
+        let mut digests = BTreeMap::new();
+        for (name, tensor) in inputs.iter().filter(|_| several) {
+            let mut digest = Digest::default();
+            digest.add(tensor.bytes());
+            digests.insert(name.clone(), digest.text());
+        }
+        for (name, array) in arrays {
+            digests.insert(name.clone(), array.digest()?);
+            let tensor = match session.own_rows(&name) {
+                Some(own) => array.among_zeros(own)?,
+                None => array.read()?,
+            };
+            inputs.insert(name, tensor);
+        }
+        Ok(Prepared { session, inputs, digests, files })
     }
 
     /// Returns what must be the same in all processes.
@@ -124,14 +147,20 @@ impl Prepared {
             return Ok(BTreeMap::new());
         }
         let mut facts = facts_of(&arguments.configuration, &arguments.model)?;
-        for (name, tensor) in &self.inputs {
-            let mut hasher = DefaultHasher::new();
-            hasher.write(tensor.bytes());
-            let (ty, digest) = (tensor.ty(), hasher.finish());
-            facts.insert(format!("input '{name}'"), format!("{ty} (digest {digest:016x})"));
+        for (name, digest) in &self.digests {
+            facts.insert(format!("input '{name}'"), format!("{} (digest {digest})", self.inputs[name].ty()));
         }
         Ok(facts)
     }
+}
+
+/// Returns a tensor of zeros.
+///
+/// # Errors
+/// Fails if it has more bytes than this machine can address.
+fn zeros(ty: TensorType) -> Result<Tensor, Failure> {
+    let zeros = Tensor::zeros(ty.data_type, &ty.shape);
+    zeros.ok_or_else(|| Failure::Failed(format!("an input of type {ty} has more bytes than this machine can address")))
 }
 
 /// Returns the files of the outputs, by name.
@@ -165,7 +194,7 @@ fn write_outputs(folder: &Path, files: &BTreeMap<String, PathBuf>, outputs: &Ten
     let started = Instant::now();
     let mut told = false;
     let _lock = FolderLock::wait(folder, LOCK, |process| {
-        if !told && started.elapsed() > PATIENCE {
+        if !told && started.elapsed() > REPORT_WAIT_AFTER {
             told = true;
             let process = process.map_or("another process".to_owned(), |process| format!("process {process}"));
             output::complain(&format!("waiting for {process}, which is writing its outputs to {}", folder.display()));

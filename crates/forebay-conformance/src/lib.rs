@@ -1,7 +1,7 @@
 //! Runs ONNX's own test cases through the Forebay library: `cargo xtask conformance` counts and lists them, and a test keeps the count from
 //! falling. A development tool only.
 //!
-//! A case is a folder with `model.onnx` and `test_data_set_0/input_I.pb`, `output_I.pb`: serialised tensors, sequences or optional values
+//! A case is a folder with `model.onnx` and `test_data_set_0/input_I.pb`, `output_I.pb`: serialized tensors, sequences or optional values
 //! for the model's inputs and outputs, in order.
 //!
 //! | module | holds |

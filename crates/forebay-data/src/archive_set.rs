@@ -1,5 +1,5 @@
-//! Data sets of arrays: an `.npz` archive, or a folder of `.npy` files, with arrays named like the model's inputs and labels named `y` or
-//! `labels`.
+//! Data sets of arrays: an `.npz` archive, a `.safetensors` file, or a folder of `.npy` files, with arrays named like the model's inputs and
+//! labels named `y` or `labels`.
 //!
 //! The first axis of every array counts the samples. Integers are converted to the input's type, and those that become floating-point
 //! numbers are multiplied by a scale. If the model itself has an input named `y`, the labels are named `labels`. Large arrays stay in their
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use forebay_base::DataType;
 
 use crate::array_rows::Rows;
-use crate::arrays::{Arrays, HeldBytes};
+use crate::arrays::{Arrays, HeldBytes, is_safetensors};
 use crate::convert::convert;
 use crate::dataset::{Batch, Description, LabelKind, Requirements, Source, described, size_of_files};
 use crate::digest::Digest;
@@ -109,7 +109,12 @@ impl Source for ArchiveSet {
             described(name, ty.data_type, &ty.shape[1..])
         };
         Ok(Description {
-            kind: if self.path.is_dir() { "a folder of .npy files" } else { "an .npz archive" }.to_owned(),
+            kind: match self.path.is_dir() {
+                true => "a folder of .npy files",
+                false if is_safetensors(&self.path) => "a .safetensors file",
+                false => "an .npz archive",
+            }
+            .to_owned(),
             tensors: names.zip(arrays.clone()).map(tensor).collect(),
             size_bytes: size_of_files(files.iter().map(PathBuf::as_path))?,
             held_bytes: arrays.map(Rows::held_bytes).sum(),
@@ -180,8 +185,8 @@ mod tests {
                 set.digest(samples, &mut digest).unwrap();
                 digest.text()
             };
-            let relabelled = bytes(&[3], &[7, 0, 9]);
-            let other = opened(&[("x", &x), (label_name, &relabelled)], &requirements()).unwrap();
+            let relabeled = bytes(&[3], &[7, 0, 9]);
+            let other = opened(&[("x", &x), (label_name, &relabeled)], &requirements()).unwrap();
             assert_ne!(digest_of(&*set, 0..3), digest_of(&*other, 0..3));
             assert_eq!(digest_of(&*set, 0..1), digest_of(&*other, 0..1));
         }

@@ -49,8 +49,13 @@ impl Rows {
                 ),
             ));
         }
+        Ok(Rows::within(file, at + layout.header_bytes, elements_bytes, layout, origin))
+    }
+
+    /// Returns the array whose elements begin at byte `start` of a file and take `elements_bytes`.
+    pub(crate) fn within(file: File, start: u64, elements_bytes: u64, layout: Layout, origin: String) -> Rows {
         let row_bytes = elements_bytes / layout.ty.shape.first().copied().unwrap_or(1).max(1);
-        Ok(Rows::Stored(StoredRows { file, origin, start: at + layout.header_bytes, layout, row_bytes }))
+        Rows::Stored(StoredRows { file, origin, layout, start, row_bytes })
     }
 
     /// Returns the type and shape of the whole array.
@@ -108,6 +113,19 @@ impl Rows {
     /// # Errors
     /// The errors of [`Rows::rows`].
     pub(crate) fn add_to(&self, digest: &mut Digest, rows: Range<u64>) -> Result<(), DataError> {
+        self.add_within(digest, rows, WHOLE_BYTES_MAX)
+    }
+
+    /// Like [`Rows::add_to`]; rows of up to `whole_bytes_max` bytes count whole.
+    ///
+    /// # Errors
+    /// The errors of [`Rows::rows`].
+    pub(crate) fn add_within(
+        &self,
+        digest: &mut Digest,
+        rows: Range<u64>,
+        whole_bytes_max: u64,
+    ) -> Result<(), DataError> {
         let (count, ty) = (rows.end - rows.start, self.ty());
         digest.add_kind(ty.data_type, &ty.shape[1..]);
         let row_bytes = self.row_bytes();
@@ -121,7 +139,7 @@ impl Rows {
             }
             Ok(())
         };
-        if count.saturating_mul(row_bytes) <= WHOLE_BYTES_MAX {
+        if count.saturating_mul(row_bytes) <= whole_bytes_max {
             piece(rows.start, rows.end)?;
         } else {
             let middle = rows.start + count / 2;
@@ -140,6 +158,11 @@ impl StoredRows {
     /// Returns whether the first axis is the slowest, so that rows are contiguous.
     pub(crate) fn has_whole_rows(&self) -> bool {
         !self.layout.fortran_order || self.layout.ty.shape.len() < 2
+    }
+
+    /// Returns whether there is a first axis.
+    pub(crate) fn has_rows(&self) -> bool {
+        !self.layout.ty.shape.is_empty()
     }
 
     fn rows(&self, rows: &[u64]) -> Result<Tensor, DataError> {

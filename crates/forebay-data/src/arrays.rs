@@ -1,31 +1,51 @@
 //! Arrays by name, from an archive or a folder, which are read whole or row by row.
 
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use forebay_base::TensorType;
 
 use crate::array_rows::Rows;
 use crate::error::DataError;
+use crate::names::has_extension;
+use crate::npy::Layout;
 use crate::npz::Archive;
+use crate::safetensors_file::{self, Places};
 
-/// Arrays by name, from an `.npz` archive or a folder of `.npy` files.
+/// Arrays by name, from an `.npz` archive, a `.safetensors` file or a folder of `.npy` files.
 pub(crate) enum Arrays {
     /// An archive.
     Archive(Box<Archive>),
     /// A folder.
     Folder(PathBuf),
+    /// A safetensors file.
+    Tensors { path: PathBuf, places: Places },
 }
 
 impl Arrays {
-    /// Opens an archive or a folder.
+    /// Opens a file or a folder.
     ///
     /// # Errors
     /// [`DataError`] naming the path.
     pub(crate) fn open(path: &Path) -> Result<Arrays, DataError> {
         match path.is_dir() {
             true => Ok(Arrays::Folder(path.to_path_buf())),
+            false if is_safetensors(path) => Arrays::tensors(path),
             false => Ok(Arrays::Archive(Box::new(Archive::open(path)?))),
         }
+    }
+
+    fn tensors(path: &Path) -> Result<Arrays, DataError> {
+        let file = opened(path)?;
+        let size_bytes = file.metadata().map_err(|error| DataError::io(path, error))?.len();
+        let read = |at, into: &mut [u8]| file.read_exact_at(into, at).map_err(|error| error.to_string());
+        let places = safetensors_file::places(size_bytes, read);
+        let malformed = |reason| {
+            DataError::malformed(path.display().to_string(), format!("not a readable safetensors file: {reason}"))
+        };
+        Ok(Arrays::Tensors { path: path.to_path_buf(), places: places.map_err(malformed)? })
     }
 
     /// Returns the names, in ascending order.
@@ -36,6 +56,7 @@ impl Arrays {
         match self {
             Arrays::Archive(archive) => Ok(archive.names()),
             Arrays::Folder(folder) => npy_names(folder),
+            Arrays::Tensors { places, .. } => Ok(places.keys().cloned().collect()),
         }
     }
 
@@ -44,6 +65,7 @@ impl Arrays {
         match self {
             Arrays::Archive(archive) => archive.origin(name),
             Arrays::Folder(folder) => file_of(folder, name).display().to_string(),
+            Arrays::Tensors { path, .. } => format!("{}[{name}]", path.display()),
         }
     }
 
@@ -59,9 +81,9 @@ impl Arrays {
                 if !path.is_file() {
                     return Ok(None);
                 }
-                let file = forebay_limits::open_regular(&path).map_err(|error| DataError::io(&path, error))?;
-                crate::npy::read_type(std::io::BufReader::new(file), &path.display().to_string()).map(Some)
+                crate::npy::read_type(std::io::BufReader::new(opened(&path)?), &path.display().to_string()).map(Some)
             }
+            Arrays::Tensors { places, .. } => Ok(places.get(name).map(|(ty, _)| ty.clone())),
         }
     }
 
@@ -82,6 +104,7 @@ impl Arrays {
             return self.whole(name);
         }
         let stored = match self {
+            Arrays::Tensors { path, places } => return tensor_rows(path, &places[name], origin),
             Arrays::Archive(archive) => archive.place(name)?,
             Arrays::Folder(folder) => {
                 let path = file_of(folder, name);
@@ -111,9 +134,15 @@ impl Arrays {
     }
 
     fn whole(&mut self, name: &str) -> Result<Rows, DataError> {
+        let origin = self.origin(name);
         match self {
             Arrays::Archive(archive) => Ok(Rows::Held(archive.read(name)?)),
             Arrays::Folder(folder) => Ok(Rows::Held(crate::npy::read(&file_of(folder, name))?)),
+            Arrays::Tensors { path, places } => {
+                let rows = tensor_rows(path, &places[name], origin)?;
+                // A tensor without a first axis has no rows.
+                rows.ty().shape.first().map(|&count| rows.range(0..count).map(Rows::Held)).unwrap_or(Ok(rows))
+            }
         }
     }
 
@@ -121,8 +150,24 @@ impl Arrays {
         match self {
             Arrays::Archive(archive) => archive.path().to_path_buf(),
             Arrays::Folder(folder) => folder.clone(),
+            Arrays::Tensors { path, .. } => path.clone(),
         }
     }
+}
+
+/// Returns the rows of a tensor of a safetensors file, which is in these bytes.
+fn tensor_rows(path: &Path, (ty, bytes): &(TensorType, Range<u64>), origin: String) -> Result<Rows, DataError> {
+    let layout = Layout { ty: ty.clone(), big_endian: false, fortran_order: false, header_bytes: 0 };
+    Ok(Rows::within(opened(path)?, bytes.start, bytes.end - bytes.start, layout, origin))
+}
+
+/// Returns whether a file's name is that of a safetensors file.
+pub(crate) fn is_safetensors(path: &Path) -> bool {
+    has_extension(path, &["safetensors"])
+}
+
+fn opened(path: &Path) -> Result<File, DataError> {
+    forebay_limits::open_regular(path).map_err(|error| DataError::io(path, error))
 }
 
 /// How much of its samples a data set can hold in memory.
@@ -178,14 +223,26 @@ mod tests {
     use crate::digest::Digest;
     use crate::{npy, npz};
     use forebay_base::{DataType, Tensor};
-    use std::ops::Range;
+    use safetensors::tensor::{Dtype, TensorView};
 
-    fn written(folder: &Path, array: &Tensor) -> [PathBuf; 2] {
+    fn written(folder: &Path, array: &Tensor) -> [PathBuf; 3] {
         let (archive, files) = (folder.join("a.npz"), folder.join("files"));
         npz::write(&archive, &[("before", &Tensor::from_i64(&[3], &[1, 2, 3])), ("x", array)], false).unwrap();
         std::fs::create_dir_all(&files).unwrap();
         npy::write(&files.join("x.npy"), array).unwrap();
-        [archive, files]
+        let tensors = folder.join("a.safetensors");
+        std::fs::write(&tensors, in_tensors(array)).unwrap();
+        [archive, files, tensors]
+    }
+
+    /// A safetensors file with three numbers, `before`, and the array `x`.
+    fn in_tensors(array: &Tensor) -> Vec<u8> {
+        let (_, theirs) = safetensors_file::TYPES.iter().find(|(ours, _)| *ours == array.data_type()).unwrap();
+        let shape: Vec<usize> = array.shape().iter().map(|&size| size as usize).collect();
+        let before = [1i64, 2, 3].map(i64::to_le_bytes).concat();
+        let before = TensorView::new(Dtype::I64, vec![3], &before).unwrap();
+        let x = TensorView::new(*theirs, shape, array.bytes()).unwrap();
+        safetensors::serialize([("before", before), ("x", x)], None).unwrap()
     }
 
     fn digest(rows: &Rows, range: Range<u64>) -> String {
@@ -240,7 +297,7 @@ mod tests {
     fn damage_is_named_with_its_place() {
         let folder = tempfile::tempdir().unwrap();
         let array = Tensor::new(DataType::Bool, &[3, 2], vec![1; 6]).unwrap();
-        let [_, files] = written(folder.path(), &array);
+        let [_, files, _] = written(folder.path(), &array);
         let path = files.join("x.npy");
         let mut bytes = std::fs::read(&path).unwrap();
         let last = bytes.len() - 2;
@@ -258,5 +315,28 @@ mod tests {
             error.contains("truncated: it has 5 of the 6 bytes of its elements, which begin at byte 128"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn damaged_safetensors_files_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.safetensors");
+        let whole = in_tensors(&Tensor::new(DataType::Bool, &[3, 2], vec![1, 0, 1, 1, 2, 1]).unwrap());
+        let error = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            let rows = Arrays::open(&path).and_then(|mut arrays| arrays.rows("x", HeldBytes::Usual));
+            rows.err().unwrap().to_string()
+        };
+        for (bytes, words) in [
+            (&whole[..], "a.safetensors[x]: a boolean in sample 2 is neither 0 nor 1"),
+            (&whole[..whole.len() - 1], "a.safetensors: not a readable safetensors file: the header does not cover"),
+            (&whole[..20], "the header is truncated"),
+            (&whole[..3], "the header is truncated"),
+        ] {
+            assert!(error(bytes).contains(words), "{}", error(bytes));
+        }
+        std::fs::write(&path, &whole).unwrap();
+        let missing = Arrays::open(&path).and_then(|mut arrays| arrays.rows("y", HeldBytes::Usual)).err().unwrap();
+        assert!(missing.to_string().contains("before, x"), "{missing}");
     }
 }

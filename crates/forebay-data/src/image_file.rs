@@ -1,6 +1,6 @@
 //! Image files, resized to a model's input.
 //!
-//! An image is resized with a linear filter, converted to greyscale if the input has one channel and to RGB if it has three, and scaled to
+//! An image is resized with a linear filter, converted to grayscale if the input has one channel and to RGB if it has three, and scaled to
 //! 0..1: values of 8 bits from 0..255, and those of 16 bits from 0..65535; floating-point numbers are cut to 0..1. It is taken as stored,
 //! without regard to an orientation in its EXIF data.
 

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn images_are_resized_scaled_and_labelled_by_folder() {
+    fn images_are_resized_scaled_and_labeled_by_folder() {
         let folder = folder();
         let mut set = open(folder.path(), &requirements(3)).unwrap();
         assert_eq!(set.sample_count(), 5);

@@ -10,6 +10,7 @@
 //! | [`mod@convert`] | conversions between element types |
 //! | [`npy`] | files of one NumPy array |
 //! | [`npz`] | files of several NumPy arrays |
+//! | [`safetensors_file`] | which tensors a safetensors file holds |
 //! | `gzip` | gzip files, with their checksums |
 //! | [`nifti`] | medical volumes in NIfTI-1 files |
 //! | `nrrd`, `volume_file` | volumes in NRRD files; volumes in either format, chosen by the file's name |
@@ -25,8 +26,9 @@
 //! | `requirements` | what a caller requires of a data set |
 //! | [`dataset`] | data sets of any kind as batches, by input name |
 //! | `array_rows` | rows of an array, in memory or in a file |
-//! | [`arrays`] | arrays by name, from an archive or a folder |
-//! | [`archive_set`] | data sets in an `.npz` archive or a folder of `.npy` files |
+//! | [`arrays`] | arrays by name, from a file or a folder |
+//! | `input_array` | an input of a run, of which a process reads its share |
+//! | [`archive_set`] | data sets in an `.npz` archive, a `.safetensors` file or a folder of `.npy` files |
 //! | [`ragged_set`] | data sets of samples of different sizes |
 //! | [`volume_set`] | data sets of pairs of volumes |
 //! | `kept` | samples that stay in memory |
@@ -81,6 +83,7 @@ mod guess;
 mod gzip;
 mod image_file;
 pub mod image_set;
+mod input_array;
 mod kept;
 mod lettering;
 pub mod loader;
@@ -101,6 +104,7 @@ mod plane;
 pub mod ragged_set;
 pub mod reading;
 mod requirements;
+pub mod safetensors_file;
 pub mod sampler;
 pub mod sheet;
 mod sound_file;
@@ -131,6 +135,7 @@ pub use dataset::{DataSet, Description, InputDescription, LabelKind, Part, Requi
 pub use digest::Digest;
 pub use error::DataError;
 pub use guess::{guess, guess_with};
+pub use input_array::InputArray;
 pub use loader::{Loaded, Loader};
 pub use normalization::Normalization;
 pub use open::{open, open_free, open_with, sample_shapes};

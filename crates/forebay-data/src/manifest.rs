@@ -223,8 +223,8 @@ mod tests {
     fn table(text: &str) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("images")).unwrap();
-        for (name, grey) in [("a", 51), ("b, 2", 102)] {
-            let image = forebay_images::image::GrayImage::from_pixel(2, 2, forebay_images::image::Luma([grey]));
+        for (name, gray) in [("a", 51), ("b, 2", 102)] {
+            let image = forebay_images::image::GrayImage::from_pixel(2, 2, forebay_images::image::Luma([gray]));
             image.save(folder.path().join(format!("images/{name}.png"))).unwrap();
         }
         let path = folder.path().join("table.csv");

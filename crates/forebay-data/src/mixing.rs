@@ -206,12 +206,12 @@ mod tests {
     #[test]
     fn label_maps_are_cut_and_classes_cannot_be_mixed() {
         let map = |number: i64| Tensor::from_i64(&[1, 6, 8], &[number; 48]);
-        let labelled = |labels: Tensor, number: f32| Batch { labels, ..batch(&[number], |_| vec![0.0]) };
-        let mixed = mixing("cutmix:1").apply(labelled(map(1), 1.0), &labelled(map(0), 0.0), &[3]).unwrap();
+        let labeled = |labels: Tensor, number: f32| Batch { labels, ..batch(&[number], |_| vec![0.0]) };
+        let mixed = mixing("cutmix:1").apply(labeled(map(1), 1.0), &labeled(map(0), 0.0), &[3]).unwrap();
         let labels: Vec<f32> = mixed.labels.to_i64().unwrap().iter().map(|&label| label as f32).collect();
         assert_eq!(mixed.inputs["x"].to_f32().unwrap(), labels.repeat(2));
         for word in ["mixup:1", "cutmix:1"] {
-            let class = |number| labelled(Tensor::from_i64(&[1], &[number]), number as f32);
+            let class = |number| labeled(Tensor::from_i64(&[1], &[number]), number as f32);
             let error = mixing(word).apply(class(1), &class(0), &[3]).unwrap_err().to_string();
             assert!(error.contains("labels: classes (int64) cannot be mixed") && error.contains("kl"), "{error}");
         }

@@ -346,7 +346,7 @@ impl Header {
             let what = match code {
                 1 => "bits",
                 32 | 1792 | 2048 => "complex numbers",
-                128 | 2304 => "colours",
+                128 | 2304 => "colors",
                 1536 => "128-bit numbers",
                 _ => "unknown",
             };
@@ -452,7 +452,7 @@ mod tests {
     #[test]
     fn types_that_are_not_supported_are_named() {
         for (code, what) in
-            [(1, "bits"), (32, "complex numbers"), (128, "colours"), (1536, "128-bit numbers"), (999, "unknown")]
+            [(1, "bits"), (32, "complex numbers"), (128, "colors"), (1536, "128-bit numbers"), (999, "unknown")]
         {
             let file = samples::file(code, &[1], &[0; 32], 0.0, 0.0);
             let error = read_from(file.as_slice(), "v.nii").unwrap_err().to_string();

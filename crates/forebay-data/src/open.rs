@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::arrays::{Arrays, HeldBytes, npy_names};
+use crate::arrays::{Arrays, HeldBytes, is_safetensors, npy_names};
 use crate::dataset::{DataSet, Requirements, RowSelection, Source};
 use crate::error::DataError;
 use crate::names::{has_extension, listed};
@@ -148,10 +148,10 @@ fn check_archive(path: &Path) -> Result<(), DataError> {
     let io = |error| DataError::io(path, error);
     let mut start = Vec::new();
     forebay_limits::open_regular(path).map_err(io)?.take(2).read_to_end(&mut start).map_err(io)?;
-    if has_extension(path, &["npz"]) || start == b"PK" {
+    if has_extension(path, &["npz"]) || is_safetensors(path) || start == b"PK" {
         return Ok(());
     }
-    let reason = "not a data set; a file of data is .npz, .csv, .tar, .parquet, .arrow, .txt or .jsonl, without further \
+    let reason = "not a data set; a file of data is .npz, .safetensors, .csv, .tar, .parquet, .arrow, .txt or .jsonl, without further \
                   compression; volumes, images, sounds and .npy files are passed as the folder that contains them";
     Err(DataError::unsupported(path.display().to_string(), reason))
 }

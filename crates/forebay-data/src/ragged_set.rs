@@ -12,7 +12,7 @@ use forebay_base::{DataType, Tensor};
 
 use crate::archive_set::{check_conversion, label_name, label_type, scale_for};
 use crate::array_rows::Rows;
-use crate::arrays::{Arrays, HeldBytes};
+use crate::arrays::{Arrays, HeldBytes, is_safetensors};
 use crate::convert::convert;
 use crate::dataset::{Batch, Description, Requirements, Source, described, size_of_files};
 use crate::digest::{Digest, WHOLE_BYTES_MAX};
@@ -91,7 +91,7 @@ pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
 /// # Errors
 /// [`DataError`] naming the file.
 pub(crate) fn is_joined(path: &Path) -> Result<bool, DataError> {
-    Ok(Archive::open(path)?.names().iter().any(|name| name.ends_with(LENGTHS)))
+    Ok(!is_safetensors(path) && Archive::open(path)?.names().iter().any(|name| name.ends_with(LENGTHS)))
 }
 
 /// Returns, by name, the largest size of samples along every axis. Names without an array are left out.

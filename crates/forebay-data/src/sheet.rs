@@ -20,7 +20,7 @@ const GAP: u32 = 4;
 const COLUMNS: u32 = 8;
 /// The most classes that the caption of a sample names.
 const CLASSES_NAMED: usize = 4;
-/// The colours of classes, with the background first.
+/// The colors of classes, with the background first.
 const CLASSES: [[u8; 3]; 8] = [
     [0, 0, 0],
     [31, 95, 168],

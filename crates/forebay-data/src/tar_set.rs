@@ -308,9 +308,9 @@ mod tests {
         Requirements { inputs: vec![input], input_scale: 1.0, labels: LabelKind::Classes, label_shape: vec![] }
     }
 
-    fn png(grey: u8) -> Vec<u8> {
+    fn png(gray: u8) -> Vec<u8> {
         let mut bytes = std::io::Cursor::new(Vec::new());
-        forebay_images::image::GrayImage::from_pixel(2, 2, forebay_images::image::Luma([grey]))
+        forebay_images::image::GrayImage::from_pixel(2, 2, forebay_images::image::Luma([gray]))
             .write_to(&mut bytes, forebay_images::image::ImageFormat::Png)
             .unwrap();
         bytes.into_inner()

@@ -143,17 +143,24 @@ impl VolumeReader {
         }
         // All values of these types fit; values of other types are checked one by one.
         let always_integers = !header.data_type.is_float() && header.data_type != DataType::UInt64;
-        let look = |index: usize, value: f64| match value == (value as i64) as f64 {
-            true => Ok(()),
-            false => {
-                let (origin, value) = (origin.clone(), value.to_string());
-                Err(DataError::Value { origin, index, value, wanted: DataType::Int64 })
-            }
+        let (slope, is_scaled) = (header.slope, (header.slope, header.intercept) != (1.0, 0.0));
+        // Scaled labels were rounded to a step of the scale when they were stored, and the scale itself is a float32.
+        let tolerance = |value: f64| match is_scaled {
+            true => slope.abs().min(0.5) / 2.0 + value.abs() * f64::from(f32::EPSILON),
+            false => 0.0,
         };
-        let unchecked = always_integers && (header.slope, header.intercept) == (1.0, 0.0);
+        let look = |index: usize, value: f64| {
+            let whole = value.round();
+            if whole == (whole as i64) as f64 && (value - whole).abs() <= tolerance(value) {
+                return Ok(());
+            }
+            let (origin, value) = (origin.clone(), value.to_string());
+            Err(DataError::Value { origin, index, value, wanted: DataType::Int64 })
+        };
+        let unchecked = always_integers && !is_scaled;
         let boxed = Boxed::read(stream, grid, 1, &self.spatial, if unchecked { None } else { Some(&look) })?;
         let mut bytes = self.buffer(DataType::Int64, 1, &origin)?;
-        boxed.for_each_row(0, |row| bytes.extend(row.iter().flat_map(|&value| (value as i64).to_le_bytes())));
+        boxed.for_each_row(0, |row| bytes.extend(row.iter().flat_map(|&value| (value.round() as i64).to_le_bytes())));
         Ok(Tensor::new(DataType::Int64, &self.spatial, bytes).expect("as many bytes as the box has"))
     }
 
@@ -360,6 +367,23 @@ mod tests {
             assert_eq!(set.batch(&[0, 1]).unwrap().labels, expected);
             assert_eq!(set.batch(&[1]).unwrap().labels, Tensor::from_i64(&[1, 2, 2, 4], &[300; 16]));
         }
+    }
+
+    /// NiBabel 5.4 stores the labels 0 to 4, given as float64, as uint8 with this slope and elements: 64 is 1.004, 127 is 1.992.
+    #[test]
+    fn labels_stored_with_a_scale_are_the_nearest_integers() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: Vec<u8>| std::fs::write(folder.path().join(name), bytes).unwrap();
+        let labels = |elements: &[u8]| samples::file(2, &[2, 2, 4], &elements.repeat(2), 4.0 / 255.0, 0.0);
+        write("a.nii", samples::file(2, &[2, 2, 4], &[0; 16], 0.0, 0.0));
+        write("a_seg.nii", labels(&[0, 64, 127, 191, 255, 255, 0, 64]));
+        let batch = open(folder.path(), &requirements(1)).unwrap().batch(&[0]).unwrap();
+        // The first axis is the fastest in the file, and the last one in a tensor.
+        let expected = [0, 4, 0, 4, 2, 0, 2, 0, 1, 4, 1, 4, 3, 1, 3, 1];
+        assert_eq!(batch.labels, Tensor::from_i64(&[1, 2, 2, 4], &expected));
+        write("a_seg.nii", labels(&[0, 65, 127, 191, 255, 255, 0, 64]));
+        let error = open(folder.path(), &requirements(1)).unwrap().batch(&[0]).unwrap_err().to_string();
+        assert!(error.contains("a_seg.nii: element ") && error.contains(" is 1.0196"), "{error}");
     }
 
     #[test]

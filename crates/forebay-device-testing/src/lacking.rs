@@ -28,7 +28,7 @@ impl Lacking {
     }
 
     fn unsupported(kernel: &Kernel) -> DeviceError {
-        DeviceError::Unsupported { kernel: kernel.name(), reason: "the device lacks it, as told".to_string() }
+        DeviceError::Unsupported { kernel: kernel.name(), reason: "the device lacks it on purpose".to_string() }
     }
 
     fn note_block(&self, block: Result<MemoryId, DeviceError>) -> Result<MemoryId, DeviceError> {

@@ -8,7 +8,7 @@ use forebay_device::communicator::{Communicator, Done, MessageBytes, Messages};
 use forebay_testing::Random;
 
 /// How long a thread waits for messages from others before it gives up.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The longest pause before messages are sent, before they are received, and before an exchange ends, if messages are slow.
 const PAUSE_MAX_MICROSECONDS: u64 = 3000;
@@ -92,7 +92,7 @@ impl LocalCommunicator {
                 return Ok(());
             }
             let (next, waited) =
-                self.post.arrived.wait_timeout(messages, PATIENCE).unwrap_or_else(PoisonError::into_inner);
+                self.post.arrived.wait_timeout(messages, TIMEOUT).unwrap_or_else(PoisonError::into_inner);
             if waited.timed_out() {
                 return Err(format!("received nothing from process {}", target.0.peer));
             }
@@ -128,7 +128,9 @@ impl Communicator for LocalCommunicator {
         });
     }
 
-    fn finish(&self) {}
+    fn finish(&self) -> Result<(), String> {
+        Ok(())
+    }
 
     fn abort(&self) {}
 }

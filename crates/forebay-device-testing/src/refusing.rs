@@ -24,13 +24,13 @@ impl Refusing {
     }
 
     /// Stops refusing calls.
-    pub fn relent(&self) {
+    pub fn stop_refusing(&self) {
         self.calls_left.store(usize::MAX, Ordering::SeqCst);
     }
 
     fn call(&self, what: &'static str) -> Result<(), DeviceError> {
         let counted = self.calls_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
-        let refused = DeviceError::OutOfMemory { what, requested_bytes: 1, reason: "as told".to_string() };
+        let refused = DeviceError::OutOfMemory { what, requested_bytes: 1, reason: "on purpose".to_string() };
         counted.map(|_| ()).map_err(|_| refused)
     }
 }

@@ -62,7 +62,10 @@ pub trait Communicator: Send + Sync + fmt::Debug {
 
     /// Ends the connection and waits for the other processes to do the same. Exchanges that are started afterwards fail. If another process
     /// still waits for this one in an exchange, that exchange soon fails, too.
-    fn finish(&self);
+    ///
+    /// # Errors
+    /// Names the processes that do not end their connections in time. A process that then exits leaves it to the launcher to end them.
+    fn finish(&self) -> Result<(), String>;
 
     /// Ends all processes of the run because this one cannot continue. A communicator between threads of one process does nothing.
     fn abort(&self);
@@ -95,7 +98,7 @@ pub fn gather_sized(
     gathered.ok_or_else(|| "the exchange was abandoned".to_string())
 }
 
-/// Like [`gather_sized`], with the given tag, waiting for at most `patience`. Returns `None` if not all processes have called it by then.
+/// Like [`gather_sized`], with the given tag, waiting for at most `timeout`. Returns `None` if not all processes have called it by then.
 ///
 /// # Errors
 /// The error that the communicator reports.
@@ -104,12 +107,12 @@ pub fn gather_within(
     tag: u32,
     own: Vec<u8>,
     size: impl Fn(usize) -> usize,
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
 ) -> Result<Option<Vec<Vec<u8>>>, String> {
     let rank = communicator.rank();
     let peers: Vec<usize> = (0..communicator.size()).filter(|&peer| peer != rank).collect();
     let receives = peers.iter().map(|&peer| (peer, vec![0; size(peer)])).collect();
-    let Some((own, received)) = transfer(communicator, tag, (&peers, own), receives, patience)? else {
+    let Some((own, received)) = transfer(communicator, tag, (&peers, own), receives, timeout)? else {
         return Ok(None);
     };
     let mut all: Vec<Vec<u8>> = received.into_iter().map(|(_, bytes)| bytes).collect();
@@ -138,13 +141,13 @@ pub fn receive(communicator: &dyn Communicator, peer: usize, size_bytes: usize) 
 /// Bytes, each with the process that they come from.
 type Received = Vec<(usize, Vec<u8>)>;
 
-/// Sends bytes to peers and receives into buffers, and returns both; `None` if that takes longer than `patience`.
+/// Sends bytes to peers and receives into buffers, and returns both; `None` if that takes longer than `timeout`.
 fn transfer(
     communicator: &dyn Communicator,
     tag: u32,
     (peers, mut own): (&[usize], Vec<u8>),
     mut receives: Received,
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
 ) -> Result<Option<(Vec<u8>, Received)>, String> {
     let (address, size_bytes) = (own.as_mut_ptr(), own.len());
     let sends = peers.iter().map(|&peer| MessageBytes { peer, address, size_bytes }).collect();
@@ -160,9 +163,9 @@ fn transfer(
     });
     // SAFETY: both live until everything was sent and received, or forever, and nothing touches them before.
     unsafe { communicator.start(messages, done) };
-    let outcome = match patience {
+    let outcome = match timeout {
         None => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        Some(patience) => receive_within(&receiver, patience),
+        Some(timeout) => receive_within(&receiver, timeout),
     };
     if let Ok(Ok(())) = outcome {
         return Ok(Some((own, receives)));

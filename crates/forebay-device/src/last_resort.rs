@@ -9,7 +9,7 @@ use std::cell::Cell;
 
 thread_local! {
     /// The number of bytes of the thread's latest request if the system refused it, otherwise 0: an abort after a request that succeeded
-    /// has another cause. It needs no initialisation and no destructor, so allocators and signal handlers may use it.
+    /// has another cause. It needs no initialization and no destructor, so allocators and signal handlers may use it.
     static REFUSED_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 

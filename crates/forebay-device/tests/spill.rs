@@ -115,7 +115,7 @@ fn bytes_come_back_as_they_were_written() {
     }
 }
 
-/// Many concurrent copies share the few buffers, in both directions, and neighbours in one block do not harm each other.
+/// Many concurrent copies share the few buffers, in both directions, and neighbors in one block do not harm each other.
 #[test]
 fn copies_in_flight_do_not_mix() {
     let folder = Folder::new("flight");

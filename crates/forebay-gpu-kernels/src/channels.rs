@@ -17,7 +17,7 @@ const GROUPS: u64 = 1024;
 const CHUNK_SUMS_BYTES: u64 = 16;
 const CHUNK_STATISTICS_BYTES: u64 = 32;
 
-/// Returns an activation as a parameter of the shaders of batch normalisation and its sums.
+/// Returns an activation as a parameter of the shaders of batch normalization and its sums.
 ///
 /// # Errors
 /// If there is an activation other than a ReLU.

@@ -139,7 +139,7 @@ impl Layout {
         })
     }
 
-    /// Returns the parameters of teams: neighbouring invocations have neighbouring positions if these are contiguous.
+    /// Returns the parameters of teams: neighboring invocations have neighboring positions if these are contiguous.
     fn team_words(&self, groups: [u32; 3]) -> [u32; 3] {
         team_words(groups, team_of(self.classes), self.place_stride == 1)
     }

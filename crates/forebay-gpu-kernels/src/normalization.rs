@@ -1,4 +1,4 @@
-//! Normalisation by statistics of a batch or of a row.
+//! Normalization by statistics of a batch or of a row.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use super::strided_layout::{StridedLayout, strided_layouts};
 use super::teams::{WORKGROUP_SIZE, team_of, team_words};
 use super::{Bound, Dispatch, Lowered, Operand, Target, Unsupported, groups, lower_by_family, unsupported};
 
-/// The number of elements of x that a workgroup normalises if workgroups share channels.
+/// The number of elements of x that a workgroup normalizes if workgroups share channels.
 const GROUP_ELEMENTS: u64 = WORKGROUP_SIZE * 8;
 /// With at least this many contiguous elements of a channel, each workgroup has a single channel.
 const RUN_ELEMENTS: u64 = 32;
@@ -26,7 +26,7 @@ const WIDE_SHARED_BYTES: u32 = WIDE_WORKGROUP_SIZE * 16 + (WIDE_WORKGROUP_SIZE /
 /// The bytes of the sums that a workgroup of a layer's gradient has for each position in a row.
 const LAYER_SUM_BYTES: u64 = 8;
 
-/// The operand that is normalised, and the first result.
+/// The operand that is normalized, and the first result.
 const X: Operand = Operand::Read(0);
 const RESULT: Operand = Operand::Write(0);
 
@@ -60,7 +60,7 @@ pub(super) fn lower(
     lowered.map_err(|reason| unsupported(kernel, reason))
 }
 
-/// Batch normalisation.
+/// Batch normalization.
 struct Batch<'a> {
     epsilon: f32,
     activation: Activation,
@@ -356,7 +356,7 @@ fn running_statistics(
     }))
 }
 
-/// Returns the number of rows and their length if x is normalised from this axis on.
+/// Returns the number of rows and their length if x is normalized from this axis on.
 fn rows_of(axis: usize, x: &TensorDesc) -> Result<(u64, u64), String> {
     let sizes = x.sizes();
     if axis >= sizes.len() {

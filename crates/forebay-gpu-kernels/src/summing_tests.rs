@@ -51,7 +51,7 @@ fn axes_that_lie_together_are_one() {
 }
 
 #[test]
-fn normalisation_beyond_a_binding_runs_in_parts() {
+fn normalization_beyond_a_binding_runs_in_parts() {
     let gpu = Target { binding_bytes_max: 1 << 16, ..Target::LEAST };
     let (x, channel) = (float(&[40, 3, 25, 25]), float(&[3]));
     let kernel = Kernel::BatchNormalization { epsilon: 1e-5, activation: Activation::None };
@@ -81,7 +81,7 @@ fn normalisation_beyond_a_binding_runs_in_parts() {
 }
 
 #[test]
-fn channels_are_normalised_by_workgroups_of_their_own_where_there_are_many() {
+fn channels_are_normalized_by_workgroups_of_their_own_where_there_are_many() {
     let (x, channel) = (float(&[10, 130, 25, 25]), float(&[130]));
     let kernel = Kernel::BatchNormalizationTraining { epsilon: 1e-5, activation: Activation::None, group_size: 1 };
     let reads = [x.clone(), channel.clone(), channel.clone()];

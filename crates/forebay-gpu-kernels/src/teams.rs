@@ -21,7 +21,7 @@ pub(super) fn team_of(elements: u64) -> u64 {
     }
 }
 
-/// Returns the parameters that `place_of` in `teams.slang` reads; `interleaved` says whether neighbouring invocations have neighbouring
+/// Returns the parameters that `place_of` in `teams.slang` reads; `interleaved` says whether neighboring invocations have neighboring
 /// outputs.
 pub(super) fn team_words(groups: [u32; 3], team: u64, interleaved: bool) -> [u32; 3] {
     [groups[0], team as u32, u32::from(interleaved)]

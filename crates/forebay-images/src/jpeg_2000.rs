@@ -49,7 +49,7 @@ pub(crate) fn decode(bytes: &[u8], limit_bytes: u64) -> Result<DynamicImage, Dec
     decoded.ok_or_else(|| {
         let space = picture.color_space();
         DecodeError::Malformed(format!(
-            "a JPEG 2000 image with {channels} channels ({space:?}) is neither greyscale nor RGB"
+            "a JPEG 2000 image with {channels} channels ({space:?}) is neither grayscale nor RGB"
         ))
     })
 }

@@ -1,4 +1,4 @@
-//! Decoding of image files: PNG, JPEG, JPEG 2000, WebP, TIFF, BMP and PNM (PBM, PGM, PPM, PAM), recognised by their first bytes.
+//! Decoding of image files: PNG, JPEG, JPEG 2000, WebP, TIFF, BMP and PNM (PBM, PGM, PPM, PAM), recognized by their first bytes.
 //!
 //! ```
 //! let file = b"P5 2 1 255 \x00\xff";
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn every_format_is_recognised_by_its_first_bytes() {
+    fn every_format_is_recognized_by_its_first_bytes() {
         let expected = decode(&written(ImageFormat::Png), 1 << 20).unwrap().into_rgb8();
         assert_eq!(expected.get_pixel(2, 1).0, [80, 70, 200]);
         for format in FORMATS {
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn tiff_files_with_64_bit_offsets_are_read() {
-        // Two grey pixels, then the fields: width, height, bits, compression, photometric interpretation, and the place, channels, rows and
+        // Two gray pixels, then the fields: width, height, bits, compression, photometric interpretation, and the place, channels, rows and
         // size of the pixels.
         let fields = [(256u16, 2u64), (257, 1), (258, 8), (259, 1), (262, 1), (273, 16), (277, 1), (278, 1), (279, 2)];
         for is_big_endian in [false, true] {

@@ -311,7 +311,7 @@ impl Allocator {
         Block { id: self.blocks.id(index), segment, offset_bytes, size_bytes }
     }
 
-    /// Returns a block to the pool that it was allocated for and merges it with free neighbours of that pool.
+    /// Returns a block to the pool that it was allocated for and merges it with free neighbors of that pool.
     ///
     /// # Errors
     /// If the block was freed before or never allocated.
@@ -378,7 +378,7 @@ impl Allocator {
         }
     }
 
-    /// Sets the state of a block that is on no list, merges it with neighbours in the same state and puts it on the list for that state.
+    /// Sets the state of a block that is on no list, merges it with neighbors in the same state and puts it on the list for that state.
     fn settle(&mut self, index: u32, state: State) {
         self.blocks.at_mut(index).state = state;
         let Entry { previous, next, .. } = *self.blocks.at(index);

@@ -13,9 +13,9 @@
 //! | advice | | | |
 //! | discard | to the head | to the head | to the head |
 //! | what is evicted first | the head | the head | the unit used furthest in the future, then the head |
-//! | a prefetch can be cancelled | no | until it starts | until it starts |
+//! | a prefetch can be canceled | no | until it starts | until it starts |
 //!
-//! The first column is the measured behaviour of a driver with unified memory (Negishi and others, "Consideration on Application of CUDA
+//! The first column is the measured behavior of a driver with unified memory (Negishi and others, "Consideration on Application of CUDA
 //! Unified Memory to Deep Learning", 2018, sections 3.8 and 3.9): work does not change the order, so the unit that is used most is evicted
 //! as readily as one that is never used again.
 //!
@@ -229,7 +229,7 @@ impl EvictionQueue {
     }
 
     /// Cancels the prefetches of a unit that have not started. Returns whether there were any; under [`Policy::Driver`], none can be
-    /// cancelled.
+    /// canceled.
     pub fn cancel_prefetch(&mut self, unit: UnitId) -> bool {
         let count = self.prefetches.len();
         if self.policy != Policy::Driver {

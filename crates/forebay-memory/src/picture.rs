@@ -1,4 +1,4 @@
-//! A picture of memory over time: a rectangle for each block, from its allocation to its release, at its addresses, in the colour of its
+//! A picture of memory over time: a rectangle for each block, from its allocation to its release, at its addresses, in the color of its
 //! owner.
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ const COLORS: [&str; 12] = [
 /// A block over time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bar {
-    /// The owner; bars of one owner have the same colour.
+    /// The owner; bars of one owner have the same color.
     pub owner: String,
     /// When it is in use.
     pub time: Range<u64>,

@@ -6,7 +6,7 @@ use forebay_base::ByteRange;
 
 use crate::placement::{Fault, Item, Piece, Placement};
 
-/// Checks a placement: sweeps over time, and compares each piece that begins with its neighbours among the live ones.
+/// Checks a placement: sweeps over time, and compares each piece that begins with its neighbors among the live ones.
 ///
 /// # Errors
 /// Returns a fault. Among overlaps, it is the one that comes first in time.

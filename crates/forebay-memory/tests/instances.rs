@@ -102,7 +102,7 @@ fn unet(levels: u32, layers: u32, swapped: bool) -> Vec<Item> {
             vec![Piece { time: forward..backward + 1, bytes: ByteRange::new(0, bytes) }]
         };
         items.push(Item::new(256, pieces));
-        // The activation before its normalisation, the gradient on its way down, the weights' gradient and workspace.
+        // The activation before its normalization, the gradient on its way down, the weights' gradient and workspace.
         items.push(plain(forward..forward + 2, bytes, 256));
         items.push(plain(backward - 1..backward + 2, bytes, 256));
         items.push(plain(backward..steps, weights, 256));

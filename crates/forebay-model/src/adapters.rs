@@ -32,7 +32,7 @@ pub struct LoraOptions {
     pub rank: u64,
     /// Numerator of the scale: the product of the factors is multiplied by `alpha / rank`.
     pub alpha: f32,
-    /// The seed for the factors that are initialised with random numbers; the others are initialised with zeros, so that the model is
+    /// The seed for the factors that are initialized with random numbers; the others are initialized with zeros, so that the model is
     /// initially unchanged.
     pub seed: u64,
     /// Patterns that match the names of further parameters to train in full, such as those of a new head.
@@ -232,7 +232,7 @@ fn factors(graph: &mut Graph, weight: ValueId, layer: Layer, options: &LoraOptio
         _ => (vec![rows, rank], vec![rank, columns]),
     };
     let mut random = Random::of(options.seed, &name);
-    // Initialised as in PEFT: the factor applied to the input is random, and so is the one applied to a table's rows.
+    // Initialized as in PEFT: the factor applied to the input is random, and so is the one applied to a table's rows.
     let bound = |inputs: u64| 1.0 / (inputs.max(1) as f32).sqrt();
     let (left, right) = match layer {
         Layer::Embedding => (vec![0.0; (rows * rank) as usize], random.normal(rank * columns)),

@@ -137,7 +137,7 @@ fn from_inputs(graph: &Graph) -> Vec<bool> {
     from_inputs
 }
 
-/// Adds optional outputs, so that the gradient need not recompute them: the mean and inverse deviation to layer normalisations, and the
+/// Adds optional outputs, so that the gradient need not recompute them: the mean and inverse deviation to layer normalizations, and the
 /// result by heads and the logarithms of the row sums to attention.
 fn keep_statistics(graph: &mut Graph, wanted: &[bool]) {
     for i in 0..graph.nodes.len() {

@@ -476,7 +476,7 @@ impl Application<'_> {
         gradients
     }
 
-    /// Gradients of normalisations, computed by one kernel with three results. All are written; those that are not wanted remain unused.
+    /// Gradients of normalizations, computed by one kernel with three results. All are written; those that are not wanted remain unused.
     fn normalization(&self, builder: &mut GradientBuilder, kernel: Kernel, reads: &[ValueId]) -> Gradients {
         let scale = builder.ty(self.inputs[1]);
         let types = [builder.ty(self.inputs[0]), scale.clone(), scale];
@@ -484,7 +484,7 @@ impl Application<'_> {
         outputs.into_iter().zip(self.needs).map(|(output, &needed)| needed.then_some(output)).collect()
     }
 
-    /// Gradients of layer normalisation, whose means and inverse deviations can have gradients as well:
+    /// Gradients of layer normalization, whose means and inverse deviations can have gradients as well:
     /// d mean / dx = 1 / n, and d inverse / dx = -inverse^3 (x - mean) / n.
     fn layer_normalization(&self, builder: &mut GradientBuilder, axis: usize) -> Gradients {
         let (x, mean, inverse) = (self.inputs[0], self.outputs[1], self.outputs[2]);
@@ -516,14 +516,14 @@ impl Application<'_> {
             let factor = builder.scaled(product, -share);
             let (factor, mean) = (builder.reshape(factor, &column), builder.reshape(mean, &column));
             let wide = builder.cast(x, &TensorType::new(builder.ty(mean).data_type, &ty.shape));
-            let centred = builder.binary(BinaryOp::Subtract, wide, mean);
-            let d = builder.binary(BinaryOp::Multiply, centred, factor);
+            let centered = builder.binary(BinaryOp::Subtract, wide, mean);
+            let d = builder.binary(BinaryOp::Multiply, centered, factor);
             add(builder, d);
         }
         gradients
     }
 
-    /// Gradients of batch normalisation with given statistics: y = scale (x - mean) / deviation + bias is linear in x.
+    /// Gradients of batch normalization with given statistics: y = scale (x - mean) / deviation + bias is linear in x.
     fn batch_normalization(&self, builder: &mut GradientBuilder, epsilon: f32, dy: ValueId) -> Gradients {
         let (x, scale, mean, variance) = (self.inputs[0], self.inputs[1], self.inputs[3], self.inputs[4]);
         let rank = builder.ty(x).shape.len();
@@ -537,8 +537,8 @@ impl Application<'_> {
         let mut gradients = vec![None; 5];
         if self.needs[1] {
             let mean = along_channels(builder, mean);
-            let centred = builder.binary(BinaryOp::Subtract, x, mean);
-            let product = builder.binary(BinaryOp::Multiply, dy, centred);
+            let centered = builder.binary(BinaryOp::Subtract, x, mean);
+            let product = builder.binary(BinaryOp::Multiply, dy, centered);
             let sum = channel_sum(builder, product);
             gradients[1] = Some(builder.binary(BinaryOp::Divide, sum, deviation));
         }

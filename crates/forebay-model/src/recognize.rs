@@ -131,10 +131,12 @@ impl Uses<'_> {
             return None;
         }
         let values = self.input(node, 1)?;
-        let mut softmax = self.own(self.input(node, 0)?)?;
-        if is_inference && op_type(softmax) == "Dropout" && softmax.outputs.iter().flatten().count() == 1 {
-            softmax = self.own(self.input(softmax, 0)?)?;
+        let mut weights = self.input(node, 0)?;
+        let dropout = self.own(weights).filter(|node| is_inference && op_type(node) == "Dropout");
+        if let Some(dropout) = dropout.filter(|node| node.outputs.iter().flatten().count() == 1) {
+            weights = self.input(dropout, 0)?;
         }
+        let softmax = self.guarded(weights).or_else(|| self.own(weights))?;
         let view = NodeView { graph: self.graph, node: softmax };
         let axis = view.int("axis", if view.version() >= 13 { -1 } else { 1 }).ok()?;
         if op_type(softmax) != "Softmax" || ![-1, 3].contains(&axis) {
@@ -164,6 +166,20 @@ impl Uses<'_> {
         };
         let keys = self.shared(turned_keys, values).unwrap_or_else(of_all_heads);
         fits.then_some(Pattern { queries, keys, scale, mask })
+    }
+
+    /// The node whose result a value repeats, except that it has 0 in place of NaN: PyTorch's exporters write this after the softmax of
+    /// masked scores, because rows that see no key are NaN. The operator makes such rows 0 itself.
+    fn guarded(&self, value: ValueId) -> Option<&Node> {
+        let guard = self.own(value).filter(|node| op_type(node) == "Where")?;
+        let (condition, replacement, source) = (self.input(guard, 0)?, self.input(guard, 1)?, self.input(guard, 2)?);
+        let test = self.own(condition).filter(|node| op_type(node) == "IsNaN")?;
+        let fits = self.number(replacement) == Some(0.0)
+            && self.input(test, 0) == Some(source)
+            && self.counts[source.0 as usize] == 2
+            && self.graph.ty(source)?.shape == self.graph.ty(value)?.shape;
+        let node = &self.graph.nodes[*self.producers.get(&source)?];
+        (fits && !self.graph.is_folded(node)).then_some(node)
     }
 
     /// The value, and the order of its dimensions, that has the last two dimensions of keys exchanged: the input of the transposition that

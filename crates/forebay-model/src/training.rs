@@ -71,7 +71,7 @@ const LABEL_NAMES: [&str; 5] = ["labels", "label", "targets", "target", "y"];
 pub enum DecayRule {
     /// All parameters.
     All,
-    /// Parameters with two or more dimensions, which excludes biases and the scales of normalisations.
+    /// Parameters with two or more dimensions, which excludes biases and the scales of normalizations.
     MatricesOnly,
 }
 
@@ -87,7 +87,7 @@ pub enum DecayRule {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct TrainingOptions {
-    /// The loss to minimise.
+    /// The loss to minimize.
     pub loss: Loss,
     /// Name of the graph output, or of the value inside the graph, that the loss is computed from. `None`: the only output.
     pub loss_output: Option<String>,
@@ -184,9 +184,9 @@ pub struct TrainingGraph {
     pub optimizer_state: Vec<(ValueId, ValueId)>,
     /// Moving averages of parameters, each with the parameter that it belongs to.
     pub averages: Vec<(ValueId, ValueId)>,
-    /// Running statistics of batch normalisations, which every step updates.
+    /// Running statistics of batch normalizations, which every step updates.
     pub running_statistics: Vec<ValueId>,
-    /// Whether samples are normalised with statistics of their batch, so that the results depend on which samples are in a batch.
+    /// Whether samples are normalized with statistics of their batch, so that the results depend on which samples are in a batch.
     pub has_batch_statistics: bool,
 }
 
@@ -275,6 +275,7 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
 /// Fails if a loss does not fit the graph's outputs.
 pub fn loss_graph(graph: &Graph, options: &TrainingOptions) -> Result<LossGraph, ModelError> {
     let mut graph = graph.clone();
+    mode::leave(&mut graph);
     let prediction = outputs::choose(&mut graph, options)?;
     mixed::narrow(&mut graph, options.precision.as_ref())?;
     hold_frozen(&mut graph, options);

@@ -34,7 +34,7 @@ pub(crate) struct MpiCommunicator {
     size: usize,
     /// `None` once the connection has ended.
     requests: Mutex<Option<Sender<Request>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<JoinHandle<Result<(), String>>>>,
 }
 
 /// Connects this process with the others that its launcher started. When the communicator is dropped, it waits for the others to do the
@@ -60,19 +60,23 @@ pub unsafe fn connect_through(options: &Options, handle: usize) -> Result<Arc<dy
 
 /// Connects this process. If a handle is given, it must be what [`connect_through`] requires.
 fn connect_by(options: Options, handle: Option<usize>) -> Result<Arc<dyn Communicator>, MpiError> {
-    let (launcher, patience) = (started_by().map(|launched| launched.launcher), options.patience);
+    let launcher = started_by().map(|launched| launched.launcher);
+    let (timeout, end_timeout) = (options.timeout, options.end_timeout);
     // SAFETY: the caller of `connect_through` promised it.
     let begin = move || unsafe { Mpi::begin(&options, handle, launcher) };
-    Ok(Arc::new(MpiCommunicator::new(begin, patience)?))
+    Ok(Arc::new(MpiCommunicator::new(begin, timeout, end_timeout)?))
 }
 
 /// Makes all MPI calls, until the communicator is gone, all exchanges are over, and the other processes end as well.
+///
+/// # Errors
+/// Fails if the other processes do not end within `end_timeout` after this one.
 fn serve<Mpi: Calls>(
     mpi: &Mpi,
     (rank, size): (usize, usize),
     incoming: &Receiver<Request>,
-    patience: Option<Duration>,
-) {
+    (timeout, end_timeout): (Option<Duration>, Option<Duration>),
+) -> Result<(), String> {
     let mut endings = Endings::begin(mpi, rank, size);
     let mut exchanges: Vec<Exchange<Mpi::Request>> = Vec::new();
     let (mut pause, mut is_asked, mut has_failed) = (PAUSES[0], true, false);
@@ -107,22 +111,24 @@ fn serve<Mpi: Calls>(
         // Only an exchange that takes long can wait for a process that has ended.
         let ended = if exchanges.is_empty() || pause < PAUSES[1] { &[][..] } else { endings.check(mpi) };
         exchanges.retain_mut(|exchange| {
-            let is_over = exchange.go_on(mpi, patience, ended);
+            let is_over = exchange.go_on(mpi, timeout, ended);
             has_failed |= exchange.has_failed();
             !is_over
         });
     }
-    endings.finish(mpi, rank, || shim::pause(PAUSES[1]));
+    endings.finish(mpi, rank, end_timeout, || shim::pause(PAUSES[1]))
 }
 
 impl MpiCommunicator {
-    /// Initializes MPI on a separate thread, which makes all calls to it. An exchange that takes longer than `patience` fails.
+    /// Initializes MPI on a separate thread, which makes all calls to it. An exchange that takes longer than `timeout` fails, and so does
+    /// [`Communicator::finish`] if the other processes take longer than `end_timeout`.
     ///
     /// # Errors
     /// The errors of `begin`, or if there is no thread.
     pub(crate) fn new<Mpi: Calls>(
         begin: impl FnOnce() -> Result<Mpi, MpiError> + Send + 'static,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
+        end_timeout: Option<Duration>,
     ) -> Result<MpiCommunicator, MpiError> {
         let (requests, incoming) = channel();
         let (tell, told) = channel();
@@ -131,10 +137,18 @@ impl MpiCommunicator {
             match found {
                 Ok((rank, size, mut mpi)) => {
                     let _ = tell.send(Ok((rank, size)));
-                    serve(&mpi, (rank, size), &incoming, patience);
-                    mpi.end();
+                    let served = serve(&mpi, (rank, size), &incoming, (timeout, end_timeout));
+                    match served {
+                        Ok(()) => mpi.end(),
+                        // MPI goes on, so its library must stay loaded.
+                        Err(_) => std::mem::forget(mpi),
+                    }
+                    served
                 }
-                Err(error) => drop(tell.send(Err(error))),
+                Err(error) => {
+                    let _ = tell.send(Err(error));
+                    Ok(())
+                }
             }
         });
         let thread = thread.map_err(|error| MpiError::Thread { reason: error.to_string() })?;
@@ -162,11 +176,10 @@ impl Communicator for MpiCommunicator {
         }
     }
 
-    fn finish(&self) {
+    fn finish(&self) -> Result<(), String> {
         drop(lock(&self.requests).take());
-        if let Some(thread) = lock(&self.thread).take() {
-            let _ = thread.join();
-        }
+        let Some(thread) = lock(&self.thread).take() else { return Ok(()) };
+        thread.join().unwrap_or_else(|_| Err("the MPI thread panicked".to_owned()))
     }
 
     fn abort(&self) {
@@ -188,6 +201,7 @@ impl fmt::Debug for MpiCommunicator {
 
 impl Drop for MpiCommunicator {
     fn drop(&mut self) {
-        self.finish();
+        // Nobody is left to be told of a process that does not end.
+        let _ = self.finish();
     }
 }

@@ -62,7 +62,7 @@ impl<Request> Exchange<Request> {
     pub fn go_on(
         &mut self,
         mpi: &impl Calls<Request = Request>,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
         ended: &[Option<Instant>],
     ) -> bool {
         let mut failed = None;
@@ -73,7 +73,7 @@ impl<Request> Exchange<Request> {
                 true
             }
         });
-        let is_late = || patience.is_some_and(|patience| self.since.elapsed() > patience);
+        let is_late = || timeout.is_some_and(|timeout| self.since.elapsed() > timeout);
         let outcome = match (failed, self.ended_peer(ended)) {
             (Some(error), _) => Err(error.to_string()),
             (None, _) if self.open.is_empty() => Ok(()),
@@ -108,16 +108,19 @@ impl<Request> Exchange<Request> {
 
     /// Returns a message that says which processes are missing.
     fn complaint(&self) -> String {
-        let mut peers: Vec<usize> = self.open.iter().map(|(peer, _)| *peer).collect();
-        peers.sort_unstable();
-        peers.dedup();
-        let peers: Vec<String> = peers.iter().map(usize::to_string).collect();
+        let peers = list(self.open.iter().map(|(peer, _)| *peer).collect());
         let (seconds, tag) = (self.since.elapsed().as_secs(), self.tag);
         format!(
-            "message {tag} to or from process {} is not complete after {seconds} s (--network-timeout sets how long to wait)",
-            peers.join(", ")
+            "message {tag} to or from process {peers} is not complete after {seconds} s (--network-timeout sets how long to wait)"
         )
     }
+}
+
+/// Returns the numbers of processes as text, each once.
+pub(crate) fn list(mut peers: Vec<usize>) -> String {
+    peers.sort_unstable();
+    peers.dedup();
+    peers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Splits a message into pieces that MPI can count.

@@ -77,7 +77,7 @@ impl Side {
         MpiError::Refused { function, code: 1 }
     }
 
-    /// Refuses the call that is to be refused: one for a message with this tag, other than that which ends the connection.
+    /// Fails the first call of the function that the world refuses to process 0, except for the messages that end the connection.
     fn check(&self, state: &mut State, function: &'static str, tag: u32) -> Result<(), MpiError> {
         let is_meant = self.rank == 0 && self.world.refuses == Some(function) && tag != END_TAG;
         if is_meant && !std::mem::replace(&mut state.has_refused, true) {
@@ -178,7 +178,7 @@ fn run(
         let (world, process) = (world.clone(), process.clone());
         move || {
             let begin = move || Ok(Side { world, rank });
-            process(Arc::new(MpiCommunicator::new(begin, None).expect("it begins")));
+            process(Arc::new(MpiCommunicator::new(begin, None, None).expect("it begins")));
         }
     };
     let others: Vec<_> = (1..size).map(|rank| thread::spawn(connected(rank))).collect();
@@ -260,7 +260,7 @@ fn exchanges_end_in_whatever_order_processes_start_them() {
         let tags = if communicator.rank() == 0 { [3, 4] } else { [4, 3] };
         let swaps = tags.map(|tag| (tag, Swap::start(&communicator, tag)));
         swaps.iter().for_each(|(tag, swap)| swap.assert_came(*tag));
-        communicator.finish();
+        communicator.finish().expect("all end");
     });
 }
 
@@ -268,7 +268,7 @@ fn exchanges_end_in_whatever_order_processes_start_them() {
 fn ending_waits_for_exchanges() {
     check("an exchange, and the end at once, of three processes", 3, 2, |communicator| {
         let swap = Swap::start(&communicator, 7);
-        communicator.finish();
+        communicator.finish().expect("all end");
         swap.assert_came(7);
     });
 }
@@ -303,7 +303,7 @@ fn what_starts_while_the_connection_ends_is_told_once() {
                     assert!(outcome.is_ok() || outcome.unwrap_err().contains("ended"));
                 })
             };
-            communicator.finish();
+            communicator.finish().expect("all end");
             starting.join().expect("no panic");
         },
     );

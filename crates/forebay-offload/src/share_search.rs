@@ -1,7 +1,7 @@
 //! Searches for the best of a family of attempts that differ in one share.
 //!
 //! How much of a memory to fill, how many candidates for recomputation to take, how much of the waits to give from the start: each of these
-//! is a number in a range, little is known about how good an attempt with it will be, and placement or rounding makes neighbouring values
+//! is a number in a range, little is known about how good an attempt with it will be, and placement or rounding makes neighboring values
 //! differ. All of them are searched in the same way: first evenly spaced shares, as long as they get better, then shares around the best
 //! one at half the distance, at a quarter, and so on.
 
@@ -53,8 +53,8 @@ impl ShareSearch {
         let (low, high) = (self.from.min(self.to), self.from.max(self.to));
         for _ in 0..self.halvings {
             distance /= 2.0;
-            let Some(centre) = best.as_ref().map(|(share, _)| *share) else { break };
-            for share in [centre - distance, centre + distance] {
+            let Some(center) = best.as_ref().map(|(share, _)| *share) else { break };
+            for share in [center - distance, center + distance] {
                 if (low..=high).contains(&share) {
                     let found = attempt(share, best.as_ref().map(|(_, found)| found))?;
                     best = found.map(|found| (share, found)).or(best);

@@ -27,7 +27,7 @@
 //! *Rounding.* The simulator gives copies whole nanoseconds, so each can be one nanosecond faster than its bytes allow; if a direction has
 //! no latency that makes up for it, a nanosecond is subtracted for each copy of the plan.
 //!
-//! Everything else is assumed to be favourable: steps follow each other without a join, copies can continue from one step into the next,
+//! Everything else is assumed to be favorable: steps follow each other without a join, copies can continue from one step into the next,
 //! and launches can run again next to others wherever workers are free. Only launches that change what lasts from step to step run once,
 //! because to run again they would need what they have changed.
 

@@ -1,11 +1,11 @@
-//! Fuse: combines neighbouring kernels into one. Decisions depend on the program alone, never on a budget, so that results do not depend on
+//! Fuse: combines neighboring kernels into one. Decisions depend on the program alone, never on a budget, so that results do not depend on
 //! what is swapped.
 //!
 //! Four patterns:
 //! - a conversion to or from a 16-bit type next to kernels that can read or write this type themselves;
 //! - a matrix product, followed by the addition of a bias as its only reader;
 //! - a kernel that can apply an activation, followed by that activation as its only reader;
-//! - the gradient of a ReLU followed by the gradient of the batch normalisation before it: the normalisation's gradient computes the ReLU's
+//! - the gradient of a ReLU followed by the gradient of the batch normalization before it: the normalization's gradient computes the ReLU's
 //!   mask again from its own input, so it does not need the rectified output.
 
 mod biases;
@@ -154,7 +154,7 @@ fn fuse_relu_gradients(program: &mut Program, removed: &mut [bool]) {
         if follower.reads[0] != activation.writes[0] || !gradient.desc.is_packed() {
             continue;
         }
-        // What is rounded before the normalisation stays rounded.
+        // What is rounded before the normalization stays rounded.
         let (before, after) = (gradient.desc.data_type(), activation.writes[0].desc.data_type());
         if before != after && before.computed_in() != after {
             continue;
@@ -173,7 +173,7 @@ fn fuse_relu_gradients(program: &mut Program, removed: &mut [bool]) {
     }
 }
 
-/// Whether `forward` is the rectified batch normalisation, with output `with_relu`, whose gradient `gradient` computes.
+/// Whether `forward` is the rectified batch normalization, with output `with_relu`, whose gradient `gradient` computes.
 fn is_forward_of(forward: &ProgramLaunch, gradient: &ProgramLaunch, with_relu: &Operand) -> bool {
     match (&forward.kernel, &gradient.kernel) {
         (
@@ -217,8 +217,8 @@ mod tests {
     fn limits_join_the_kernels_that_can_apply_them() {
         let clip = UnaryOp::Clip { low: 0.0, high: 6.0 };
         let add = Kernel::Binary { op: forebay_base::kernel::BinaryOp::Add, activation: Activation::None };
-        let normalise = Kernel::BatchNormalization { epsilon: 1e-5, activation: Activation::None };
-        for (kernel, operands, joins) in [(add, 2, true), (normalise, 5, false)] {
+        let normalize = Kernel::BatchNormalization { epsilon: 1e-5, activation: Activation::None };
+        for (kernel, operands, joins) in [(add, 2, true), (normalize, 5, false)] {
             let mut build = ProgramBuilder::default();
             let (x, a, y) = (build.input("x", 64), build.temporary("a", 64), build.temporary("y", 64));
             build.launch(kernel, &vec![x; operands], &[a]);

@@ -7,7 +7,7 @@
 //!
 //! | module | pass |
 //! |---|---|
-//! | [`fuse`] | combines neighbouring kernels |
+//! | [`fuse`] | combines neighboring kernels |
 //! | [`mod@accumulate`] | makes a step process its batch in parts, one after the other |
 //! | [`mod@distribute`] | divides a program among several processes, each with its share of a batch |
 //! | [`dependences`] | which launches must come after which others |

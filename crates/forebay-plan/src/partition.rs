@@ -2,7 +2,7 @@
 //!
 //! A launch needs everything that it touches on the device at once, so the most demanding launch sets the smallest budget. This pass cuts
 //! launches along images or, if there is only one image, along rows of the first spatial dimension (`layout` stores such tensors row by
-//! row). Parts read neighbouring rows in place, so nothing is computed twice. The parts of a sum are nodes of the tree by which the whole
+//! row). Parts read neighboring rows in place, so nothing is computed twice. The parts of a sum are nodes of the tree by which the whole
 //! is summed ([`forebay_base::sum_tree`]), and additional launches add the sums of the parts in the order of the tree: no bit changes,
 //! whatever the number of parts. Sums that wait for what is to the right of them take few buffers: as many as the tree has levels above the
 //! parts.

@@ -177,7 +177,7 @@ pub struct Plan {
     pub streams: Vec<PlanStream>,
     /// The number of events to create. Generations in `commands` count from 1 in every step.
     pub event_count: u32,
-    /// The commands of one step. Between consecutive steps there is a host join (every stream is synchronised).
+    /// The commands of one step. Between consecutive steps there is a host join (every stream is synchronized).
     pub commands: Vec<Command>,
     /// The index of the first command of the update phase, in which parameters and state change. Everything that the outputs need precedes
     /// it; other computations may be among the updates ([`crate::early_updates`]).

@@ -31,7 +31,7 @@ pub struct OccupancyLimit {
     pub keep_bytes: u64,
     /// The most bytes that these and transfers in progress may take together: the whole capacity.
     pub transfer_bytes: u64,
-    /// Whether no gap is kept, not even between neighbouring launches, so that every launch finds the device empty.
+    /// Whether no gap is kept, not even between neighboring launches, so that every launch finds the device empty.
     pub isolate: bool,
     /// The number of bytes of a buffer that may have one base because parts of them stay from launch to launch, even if no single launch
     /// touches that many.
@@ -330,7 +330,7 @@ fn keep_gaps(
 }
 
 /// The number of bytes of a buffer that have one base, because launches touch parts of it side by side and parts stay from one launch to
-/// the next. Neighbouring parts that overlap would tie a whole buffer together, even though little of it is on the device at any time.
+/// the next. Neighboring parts that overlap would tie a whole buffer together, even though little of it is on the device at any time.
 struct Extents {
     /// By chunk and access: the node of its owner and launch.
     nodes: Vec<Vec<usize>>,

@@ -18,7 +18,7 @@ pub const TRANSFER_SHARES_OF_PARTS: usize = 2;
 /// without improvement end the search: a smaller share makes the plan slower, and is only tried to make placement possible.
 pub const FILL_SHARES: ShareSearch = ShareSearch { from: 0.98, to: 0.54, steps: 11, patience: 2, halvings: 1 };
 
-/// If launches are cut, neighbouring parts may be tied together up to this fraction (one part in this many) of what may be kept.
+/// If launches are cut, neighboring parts may be tied together up to this fraction (one part in this many) of what may be kept.
 pub const JOINED: u64 = 8;
 /// How often the room is reduced before an attempt is given up.
 pub const ROUNDS: u64 = 8;

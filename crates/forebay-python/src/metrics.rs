@@ -1,4 +1,4 @@
-//! Metrics of a model on labelled data.
+//! Metrics of a model on labeled data.
 
 use std::sync::{Arc, Mutex};
 

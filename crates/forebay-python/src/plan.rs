@@ -27,7 +27,7 @@ pub struct Planned {
 /// Converts a plan and its explanation.
 pub fn planned(plan: &Plan, explanation: &Explanation, title: &str) -> Planned {
     Planned {
-        // It holds only numbers and names, so serialising it cannot fail.
+        // It holds only numbers and names, so serializing it cannot fail.
         explanation: serde_json::to_string(explanation).unwrap_or_default(),
         text: explanation.to_string(),
         moves: explanation.movement_lines(),

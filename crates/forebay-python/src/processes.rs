@@ -17,8 +17,9 @@ impl Processes {
     /// Connects the processes of an mpi4py communicator, given the address of its MPI handle, or else those that an MPI launcher started.
     #[new]
     fn new(py: Python<'_>, handle: Option<usize>, library: Option<String>, timeout: u64) -> PyResult<Processes> {
-        let patience = Some(Duration::from_secs(timeout));
-        let options = Options { library, patience, others_call: true };
+        let timeout = Some(Duration::from_secs(timeout));
+        // A script may continue in one process after the others have ended, for as long as it likes.
+        let options = Options { library, timeout, end_timeout: None, others_call: true };
         let communicator = obeying_signals(py, f64::INFINITY, move || {
             let connected = match handle {
                 // SAFETY: Python's side asks mpi4py for the address, of a communicator that it keeps.
@@ -59,7 +60,7 @@ impl Processes {
     fn finish(py: Python<'_>, all: Vec<Py<Processes>>) {
         py.detach(|| {
             std::thread::scope(|scope| {
-                all.iter().for_each(|one| drop(scope.spawn(|| one.get().0.communicator().finish())));
+                all.iter().for_each(|one| drop(scope.spawn(|| drop(one.get().0.communicator().finish()))));
             });
         });
     }

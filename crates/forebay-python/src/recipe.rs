@@ -19,8 +19,8 @@ pub struct Recipe {
     layer_decay: Option<f32>,
 }
 
-/// A parameter group: pattern, learning rate factor, weight decay, whether it is frozen, and its schedule.
-type GroupGiven = (String, f32, Option<f32>, bool, Option<ScheduleGiven>);
+/// A parameter group: patterns, learning rate factor, weight decay, whether it is frozen, and its schedule.
+type GroupGiven = (Vec<String>, f32, Option<f32>, bool, Option<ScheduleGiven>);
 
 /// A schedule by the name of its curve, with the options of all curves.
 #[derive(FromPyObject)]
@@ -58,8 +58,9 @@ impl Recipe {
             _ => Clipping::GlobalNorm(limit),
         });
         options.gradient_norm = self.gradient_norm;
-        for (place, (pattern, factor, decay, frozen, schedule)) in self.groups.into_iter().enumerate() {
-            let mut group = ParameterGroup::new(pattern);
+        for (place, (mut patterns, factor, decay, frozen, schedule)) in self.groups.into_iter().enumerate() {
+            let mut group = ParameterGroup::new(patterns.pop().unwrap_or_default());
+            group.more_patterns = patterns;
             (group.rate_factor, group.weight_decay, group.is_frozen) = (factor, decay, frozen);
             options.groups.push(group);
             if let Some(schedule) = schedule {

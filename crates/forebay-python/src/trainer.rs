@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use forebay::training::{Curve, Schedule};
 use forebay::{Checkpoint, CheckpointFolder, Error, JsonValue, StepReport, Tensor, TensorInfo, Windows, documents};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -318,6 +319,14 @@ impl Trainer {
     fn set_optimizer(&self, py: Python<'_>, given: OptimizerGiven) -> PyResult<()> {
         let optimizer = optimizer(py, &given)?;
         asking(py, &self.trainer, move |trainer| trainer.set_optimizer(optimizer))
+    }
+
+    /// Sets the learning rates of the first parameter groups, from the next step on.
+    fn set_group_rates(&self, py: Python<'_>, rates: Vec<f32>) -> PyResult<()> {
+        asking(py, &self.trainer, move |trainer| {
+            let mut schedules = rates.into_iter().map(|rate| Schedule::new(Curve::Table(vec![(1, rate)]))).enumerate();
+            schedules.try_for_each(|(group, schedule)| trainer.set_group_schedule(group, schedule))
+        })
     }
 
     fn set_device_memory(&self, py: Python<'_>, size: Option<String>) -> PyResult<()> {

@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_continuation_that_panics_takes_no_others_with_it() {
-        let panicked = std::panic::catch_unwind(|| take(Box::new(|| panic!("as told"))));
+        let panicked = std::panic::catch_unwind(|| take(Box::new(|| panic!("on purpose"))));
         assert!(panicked.is_err());
         let taken = Arc::new(Mutex::new(false));
         let inner = taken.clone();

@@ -40,11 +40,11 @@ pub fn pause(duration: Duration) {
 
 /// Looks at a condition until it holds, for at most this long; returns whether it holds. The thread keeps its processor meanwhile. Under the
 /// checker, which has no clock, it looks once.
-pub fn spin_until(patience: Duration, holds: impl Fn() -> bool) -> bool {
+pub fn spin_until(timeout: Duration, holds: impl Fn() -> bool) -> bool {
     #[cfg(not(feature = "shuttle"))]
     {
         let start = std::time::Instant::now();
-        while start.elapsed() < patience {
+        while start.elapsed() < timeout {
             for _ in 0..SPINS_PER_LOOK_AT_THE_CLOCK {
                 if holds() {
                     return true;
@@ -53,7 +53,7 @@ pub fn spin_until(patience: Duration, holds: impl Fn() -> bool) -> bool {
             }
         }
     }
-    let _ = patience;
+    let _ = timeout;
     holds()
 }
 
@@ -65,12 +65,12 @@ const SPINS_PER_LOOK_AT_THE_CLOCK: usize = 16;
 ///
 /// # Errors
 /// If no message arrives in that time, or none can arrive any more.
-pub fn receive_within<T>(messages: &Receiver<T>, patience: Duration) -> Result<T, RecvTimeoutError> {
+pub fn receive_within<T>(messages: &Receiver<T>, timeout: Duration) -> Result<T, RecvTimeoutError> {
     #[cfg(not(feature = "shuttle"))]
-    return messages.recv_timeout(patience);
+    return messages.recv_timeout(timeout);
     #[cfg(feature = "shuttle")]
     {
-        pause(patience);
+        pause(timeout);
         messages.try_recv().map_err(|error| match error {
             sync::mpsc::TryRecvError::Empty => RecvTimeoutError::Timeout,
             sync::mpsc::TryRecvError::Disconnected => RecvTimeoutError::Disconnected,

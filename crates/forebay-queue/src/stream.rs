@@ -1,4 +1,4 @@
-//! One stream: a line of tasks, started in order.
+//! One stream: a queue of tasks, started in order.
 //!
 //! No thread belongs to a stream. The thread that appends to a stream starts what can start: it hands work to the pool until a barrier
 //! finds work that is not done, or a wait finds that its event has not fired. From there, the thread that completes that work or fires that
@@ -62,24 +62,24 @@ impl<Work> Task<Work> {
 
 /// A stream. Dropping it waits for everything submitted.
 pub(crate) struct Stream<P: Pool> {
-    line: Arc<Line<P>>,
+    queue: Arc<TaskQueue<P>>,
 }
 
 impl<P: Pool> Stream<P> {
     pub fn new(origin: Origin, pool: Arc<P>, progress: Arc<Progress<P::Failure>>) -> Stream<P> {
         let milestone = Milestone::new(&progress);
         let state = State { tasks: VecDeque::new(), outstanding: 0, pace: Pace::Standing, milestone };
-        Stream { line: Arc::new(Line { origin, pool, progress, state: Mutex::new(state) }) }
+        Stream { queue: Arc::new(TaskQueue { origin, pool, progress, state: Mutex::new(state) }) }
     }
 
     /// Appends a task. The thread that runs the next [`Stream::continuation`] starts it.
     pub fn push(&self, task: Task<P::Work>) {
-        lock(&self.line.state).tasks.push_back(task);
+        lock(&self.queue.state).tasks.push_back(task);
     }
 
     /// Starts the appended tasks, as far as nothing blocks them.
     pub fn continuation(&self) -> Continuation {
-        self.line.continuation(Pace::Standing)
+        self.queue.continuation(Pace::Standing)
     }
 
     /// A handle to wait until everything appended so far is done.
@@ -112,7 +112,7 @@ impl Join {
 }
 
 /// The tasks of a stream, and their state.
-struct Line<P: Pool> {
+struct TaskQueue<P: Pool> {
     origin: Origin,
     pool: Arc<P>,
     progress: Arc<Progress<P::Failure>>,
@@ -139,14 +139,14 @@ enum Pace {
     Waiting,
 }
 
-impl<P: Pool> Line<P> {
-    fn continuation(self: &Arc<Line<P>>, pace: Pace) -> Continuation {
-        let line = self.clone();
-        Box::new(move || line.advance(pace))
+impl<P: Pool> TaskQueue<P> {
+    fn continuation(self: &Arc<TaskQueue<P>>, pace: Pace) -> Continuation {
+        let queue = self.clone();
+        Box::new(move || queue.advance(pace))
     }
 
     /// Starts one task after another until one has to wait, if the stream is at this pace.
-    fn advance(self: &Arc<Line<P>>, pace: Pace) {
+    fn advance(self: &Arc<TaskQueue<P>>, pace: Pace) {
         let mut state = lock(&self.state);
         if state.pace != pace {
             return;
@@ -191,7 +191,7 @@ impl<P: Pool> Line<P> {
     }
 }
 
-impl<P: Pool> Busy for Line<P> {
+impl<P: Pool> Busy for TaskQueue<P> {
     fn done(self: Arc<Self>) {
         let mut state = lock(&self.state);
         state.outstanding -= 1;

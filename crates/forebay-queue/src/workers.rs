@@ -338,7 +338,7 @@ mod tests {
     impl Tasks for Counted {
         fn run(&self, task: u32) {
             self.counts[task as usize].fetch_add(1, Ordering::Relaxed);
-            assert!(!self.panics || task as usize + 1 < self.counts.len(), "as told");
+            assert!(!self.panics || task as usize + 1 < self.counts.len(), "on purpose");
         }
     }
 
@@ -381,7 +381,7 @@ mod tests {
                 let counts = counts(length);
                 let tasks = Counted { counts: counts.clone(), panics: true };
                 let panic = catch_unwind(AssertUnwindSafe(|| workers.run_loop(0, length as u32, tasks)));
-                assert_eq!(panic.expect_err("a panic").downcast_ref(), Some(&"as told"));
+                assert_eq!(panic.expect_err("a panic").downcast_ref(), Some(&"on purpose"));
                 assert_all_done_once(&counts);
             }
         });
@@ -395,7 +395,7 @@ mod tests {
                 let sender = sender.clone();
                 workers.spawn(Box::new(move || {
                     sender.send(number).expect("the test receives");
-                    assert!(number % 10 > 0, "as told");
+                    assert!(number % 10 > 0, "on purpose");
                 }));
             }
         });

@@ -66,7 +66,7 @@ impl CopyDevice {
         let mut state = self.state.lock().unwrap();
         if let Some(left) = &mut state.calls_left {
             if *left == 0 {
-                let reason = "as told".to_string();
+                let reason = "on purpose".to_string();
                 return Err(DeviceError::OutOfMemory { what: "a test", requested_bytes: 1, reason });
             }
             *left -= 1;
@@ -165,7 +165,7 @@ impl Device for CopyDevice {
         let mut state = self.state.lock().unwrap();
         if let Some(left) = &mut state.submissions_left {
             if *left == 0 {
-                return Err(DeviceError::Lost { reason: "as told".to_string() });
+                return Err(DeviceError::Lost { reason: "on purpose".to_string() });
             }
             *left -= 1;
         }
@@ -173,7 +173,7 @@ impl Device for CopyDevice {
             return Err(failure.clone());
         }
         if std::mem::take(&mut state.disk_fails) {
-            let (folder, reason) = ("here".into(), "as told".to_string());
+            let (folder, reason) = ("here".into(), "on purpose".to_string());
             state.failure = Some(DeviceError::Spill { folder, action: "read", bytes: 1, reason });
             return Ok(());
         }

@@ -24,7 +24,7 @@ fn tensor(index: u64) -> Region {
     Region::new(MemoryId(0), index * 2 * TENSOR_BYTES, TENSOR_BYTES)
 }
 
-/// A permutation of the numbers below a power of two or ten, so that neighbours are not consecutive.
+/// A permutation of the numbers below a power of two or ten, so that neighbors are not consecutive.
 fn scattered(index: u64, count: u64) -> u64 {
     index * 7919 % count
 }

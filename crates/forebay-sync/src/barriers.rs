@@ -32,7 +32,7 @@ pub enum StepBoundary {
     Streams,
 }
 
-/// A list of work with all the synchronisation that its hazards require.
+/// A list of work with all the synchronization that its hazards require.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Synchronized {
     /// The work in the given order, with barriers, records and waits in between.
@@ -49,7 +49,7 @@ pub struct Synchronized {
 
 impl Synchronized {
     /// Barriers and waits together.
-    pub fn synchronisations(&self) -> usize {
+    pub fn synchronizations(&self) -> usize {
         self.barriers + self.waits
     }
 }
@@ -57,7 +57,7 @@ impl Synchronized {
 /// For each stream, the position up to which everything is complete.
 type Clock = Vec<u32>;
 
-/// The synchronisation that is added before a command, or at the end of a stream.
+/// The synchronization that is added before a command, or at the end of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Gate {
     /// The places to wait for.
@@ -153,23 +153,23 @@ pub fn insert_barriers(
     boundary: StepBoundary,
 ) -> Result<Synchronized, SyncError> {
     let tiles = TileMap::from_prologue(prologue)?;
-    let (streams, analysed) = analyse(&tiles, &work)?;
+    let (streams, analyzed) = analyze(&tiles, &work)?;
     let mut history = History::default();
     let mut clocks = Clocks::new(streams.len());
-    let gates: Vec<Gate> = analysed.iter().map(|command| gate_before(command, &mut history, &mut clocks)).collect();
+    let gates: Vec<Gate> = analyzed.iter().map(|command| gate_before(command, &mut history, &mut clocks)).collect();
     let closing = match boundary {
         StepBoundary::HostJoin => vec![Gate::default(); streams.len()],
-        StepBoundary::Streams => closing_gates(&analysed, &gates, &mut history, clocks),
+        StepBoundary::Streams => closing_gates(&analyzed, &gates, &mut history, clocks),
     };
-    Ok(assemble(work, &streams, &analysed, &gates, &closing))
+    Ok(assemble(work, &streams, &analyzed, &gates, &closing))
 }
 
 /// Determines streams, places and physical bytes.
-fn analyse(tiles: &TileMap, work: &[Command]) -> Result<(Vec<StreamId>, Vec<Work>), SyncError> {
+fn analyze(tiles: &TileMap, work: &[Command]) -> Result<(Vec<StreamId>, Vec<Work>), SyncError> {
     let streams: BTreeSet<StreamId> = work.iter().filter_map(Command::stream).collect();
     let streams: Vec<StreamId> = streams.into_iter().collect();
     let mut issued = vec![0; streams.len()];
-    let mut analysed = Vec::with_capacity(work.len());
+    let mut analyzed = Vec::with_capacity(work.len());
     for (index, command) in work.iter().enumerate() {
         let stream = command.stream().filter(|_| command.is_work()).and_then(|id| streams.binary_search(&id).ok());
         let Some(stream) = stream else {
@@ -184,9 +184,9 @@ fn analyse(tiles: &TileMap, work: &[Command]) -> Result<(Vec<StreamId>, Vec<Work
         for region in command.writes() {
             work.writes.extend(tiles.physical(region)?);
         }
-        analysed.push(work);
+        analyzed.push(work);
     }
-    Ok((streams, analysed))
+    Ok((streams, analyzed))
 }
 
 /// The clock that a command must come after.
@@ -228,10 +228,10 @@ fn gate_before(command: &Work, history: &mut History, clocks: &mut Clocks) -> Ga
 /// For every need of the next step that the step's own gates do not meet, a wait or barrier is added at the end of its stream. Then each of
 /// these is removed if the others order all needs without it. Two steps are enough: whatever must be ordered across more steps is ordered
 /// through accesses to the same bytes in the steps between.
-fn closing_gates(analysed: &[Work], gates: &[Gate], history: &mut History, end: Clocks) -> Vec<Gate> {
+fn closing_gates(analyzed: &[Work], gates: &[Gate], history: &mut History, end: Clocks) -> Vec<Gate> {
     let streams = end.now.len();
     let shift: Clock = end.past.iter().map(|past| past.len() as u32).collect();
-    let needs: Vec<Clock> = analysed
+    let needs: Vec<Clock> = analyzed
         .iter()
         .map(|command| {
             let mut needs = needs_of(command, history, streams);
@@ -242,9 +242,9 @@ fn closing_gates(analysed: &[Work], gates: &[Gate], history: &mut History, end: 
         })
         .collect();
     let mut waits: BTreeMap<(usize, usize), u32> = BTreeMap::new();
-    next_step(analysed, gates, &end, &shift, &[], |command, clock| {
+    next_step(analyzed, gates, &end, &shift, &[], |command, clock| {
         for (stream, &need) in needs[command].iter().enumerate().filter(|&(stream, &need)| need > clock[stream]) {
-            let position = waits.entry((analysed[command].place.stream, stream)).or_default();
+            let position = waits.entry((analyzed[command].place.stream, stream)).or_default();
             *position = need.max(*position);
         }
     });
@@ -254,7 +254,7 @@ fn closing_gates(analysed: &[Work], gates: &[Gate], history: &mut History, end: 
     while candidate < kept.len() {
         let removed = kept.remove(candidate);
         let mut ordered = true;
-        next_step(analysed, gates, &end, &shift, &kept, |command, clock| {
+        next_step(analyzed, gates, &end, &shift, &kept, |command, clock| {
             ordered &= needs[command].iter().zip(clock).all(|(need, reached)| need <= reached);
         });
         if !ordered {
@@ -280,7 +280,7 @@ fn closing_of(pairs: &[(usize, StreamPosition)], streams: usize) -> Vec<Gate> {
 
 /// Goes through the step that follows `end` and a closing, and calls `visit` with the clock of each command.
 fn next_step(
-    analysed: &[Work],
+    analyzed: &[Work],
     gates: &[Gate],
     end: &Clocks,
     shift: &[u32],
@@ -292,7 +292,7 @@ fn next_step(
     for (stream, gate) in closing_of(closing, streams).iter().enumerate() {
         clocks.pass(stream, gate, &vec![0; streams]);
     }
-    for (index, (command, gate)) in analysed.iter().zip(gates).enumerate() {
+    for (index, (command, gate)) in analyzed.iter().zip(gates).enumerate() {
         let stream = command.place.stream;
         clocks.pass(stream, gate, shift);
         visit(index, &clocks.now[stream]);
@@ -304,7 +304,7 @@ fn next_step(
 fn assemble(
     work: Vec<Command>,
     streams: &[StreamId],
-    analysed: &[Work],
+    analyzed: &[Work],
     gates: &[Gate],
     closing: &[Gate],
 ) -> Synchronized {
@@ -329,8 +329,8 @@ fn assemble(
             commands.push(Command::Barrier { stream });
         }
     };
-    for ((command, analysed), gate) in work.into_iter().zip(analysed).zip(gates) {
-        let StreamPosition { stream, position } = analysed.place;
+    for ((command, analyzed), gate) in work.into_iter().zip(analyzed).zip(gates) {
+        let StreamPosition { stream, position } = analyzed.place;
         open(&mut commands, streams[stream], gate);
         work_indices.push(commands.len());
         commands.push(command);

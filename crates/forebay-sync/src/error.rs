@@ -1,4 +1,4 @@
-//! Why a list of commands cannot be synchronised.
+//! Why a list of commands cannot be synchronized.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Synchronisation: hazards, barriers, happens-before and the race checker.
+//! Synchronization: hazards, barriers, happens-before and the race checker.
 //!
 //! Commands state exactly which bytes they read and write ([`forebay_base::command`]), so every hazard can be found from bindings alone.
 //! This crate finds the hazards, orders them with the fewest barriers, and checks the result independently.
@@ -12,7 +12,7 @@
 //! | [`barriers`] | a whole list ahead of time: barriers, records and waits, none of them redundant |
 //! | [`race`] | the independent checker of lists and of eager traces; shares nothing with the above but [`physical`] |
 //! | [`states`] | resource states as Direct3D 12 defines them: claims checked, or transitions computed |
-//! | [`error`] | why a list cannot be synchronised |
+//! | [`error`] | why a list cannot be synchronized |
 //!
 //! # Under somebody's own device code
 //!
@@ -28,11 +28,11 @@
 //! // Five tensors in one buffer, 1 KiB each: ranges conflict, not buffers.
 //! let tensor = |index: u64| Region::new(MemoryId(0), index * 1024, 1024);
 //!
-//! // convolution -> relu -> batch normalisation: two barriers.
+//! // convolution -> relu -> batch normalization: two barriers.
 //! let mut stream = Tracker::default();
 //! assert!(!stream.submit(&[tensor(0)], &[tensor(1)])?); // dispatch convolution
 //! assert!(stream.submit(&[tensor(1)], &[tensor(2)])?); // barrier, dispatch relu
-//! assert!(stream.submit(&[tensor(2)], &[tensor(3)])?); // barrier, dispatch batch normalisation
+//! assert!(stream.submit(&[tensor(2)], &[tensor(3)])?); // barrier, dispatch batch normalization
 //!
 //! // pooling -> two convolutions -> join: two barriers, both convolutions between them.
 //! let mut stream = Tracker::default();

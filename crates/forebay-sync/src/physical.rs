@@ -62,7 +62,7 @@ struct Extent {
 /// mapped bytes may be used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TileMap {
-    /// For each reservation, its extents by first address; neighbours that continue each other form one extent.
+    /// For each reservation, its extents by first address; neighbors that continue each other form one extent.
     reservations: BTreeMap<MemoryId, BTreeMap<u64, Extent>>,
 }
 
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_that_continue_each_other_are_one_piece() {
+    fn neighbors_that_continue_each_other_are_one_piece() {
         let mut tiles = TileMap::default();
         tiles.map(region(2 * TILE, 3 * TILE), HeapId(0), 2 * TILE).unwrap();
         tiles.map(region(0, TILE), HeapId(0), 0).unwrap();

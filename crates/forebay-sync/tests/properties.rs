@@ -8,7 +8,7 @@ use forebay_sync::{StepBoundary, TileMap, Tracker, check_races, insert_barriers}
 
 const BOUNDARIES: [StepBoundary; 2] = [StepBoundary::HostJoin, StepBoundary::Streams];
 
-fn is_synchronisation(command: &Command) -> bool {
+fn is_synchronization(command: &Command) -> bool {
     matches!(command, Command::Barrier { .. } | Command::Wait { .. })
 }
 
@@ -44,7 +44,7 @@ fn inserted_lists_are_free_of_races_and_nothing_in_them_is_redundant() {
             assert_eq!(report.work, list.len());
             let kept: Vec<&Command> = result.work_indices.iter().map(|&index| &result.commands[index]).collect();
             assert_eq!(kept, list.iter().collect::<Vec<_>>(), "seed {seed}");
-            for index in (0..result.commands.len()).filter(|&index| is_synchronisation(&result.commands[index])) {
+            for index in (0..result.commands.len()).filter(|&index| is_synchronization(&result.commands[index])) {
                 let mut mutant = result.commands.clone();
                 let gone = mutant.remove(index);
                 let verdict = check_races(&prologue(), &mutant, 2, boundary);

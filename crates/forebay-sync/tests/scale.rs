@@ -11,7 +11,7 @@ use forebay_base::{Command, HeapId, MemoryId, Region, StreamId};
 use forebay_sync::{HostAction, StepBoundary, TraceEntry, check_races, check_trace, insert_barriers};
 
 #[test]
-fn five_thousand_commands_are_synchronised_and_checked() {
+fn five_thousand_commands_are_synchronized_and_checked() {
     const HEAP_BYTES: u64 = 1 << 25;
     let prologue: Vec<Command> = (0..32)
         .map(|heap| Command::Map {

@@ -5,7 +5,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// Creates a generator. Equal seeds give equal numbers; neighbouring seeds give unrelated numbers.
+    /// Creates a generator. Equal seeds give equal numbers; neighboring seeds give unrelated numbers.
     pub fn new(seed: u64) -> Random {
         Random(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }

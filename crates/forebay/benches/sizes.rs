@@ -162,16 +162,16 @@ impl Chain {
         self.node("Add", &[&product, &bias], Vec::new())
     }
 
-    /// A normalisation over the last axis, operator by operator, as older exporters write it.
+    /// A normalization over the last axis, operator by operator, as older exporters write it.
     fn normalization(&mut self, x: &str, width: usize) -> String {
         let mean = |chain: &mut Chain, x: &str| chain.node("ReduceMean", &[x, "last"], Vec::new());
         let m = mean(self, x);
-        let centred = self.node("Sub", &[x, &m], Vec::new());
-        let squares = self.node("Mul", &[&centred, &centred], Vec::new());
+        let centered = self.node("Sub", &[x, &m], Vec::new());
+        let squares = self.node("Mul", &[&centered, &centered], Vec::new());
         let variance = mean(self, &squares);
         let shifted = self.node("Add", &[&variance, "epsilon"], Vec::new());
         let deviation = self.node("Sqrt", &[&shifted], Vec::new());
-        let normal = self.node("Div", &[&centred, &deviation], Vec::new());
+        let normal = self.node("Div", &[&centered, &deviation], Vec::new());
         let scale = self.weight(&[width]);
         self.node("Mul", &[&normal, &scale], Vec::new())
     }

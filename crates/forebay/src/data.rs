@@ -17,7 +17,7 @@
 //! ```
 
 pub use forebay_data::{
-    Augmentation, Batch, DataError, DataSet, Description, Digest, FreeSizes, HeldBytes, InputDescription, LabelKind,
-    Loaded, Loader, Normalization, Part, Patches, Reading, Requirements, Sampler, TextOptions, Transform, convert,
-    cut_box, guess, guess_with, npy, npz, open, open_free, open_with, sample_shapes, sheet,
+    Augmentation, Batch, DataError, DataSet, Description, Digest, FreeSizes, HeldBytes, InputArray, InputDescription,
+    LabelKind, Loaded, Loader, Normalization, Part, Patches, Reading, Requirements, Sampler, TextOptions, Transform,
+    convert, cut_box, guess, guess_with, npy, npz, open, open_free, open_with, sample_shapes, sheet,
 };

@@ -43,6 +43,8 @@ pub enum Error {
         launch: String,
         /// What the rest of the process takes, in bytes.
         other_bytes: u64,
+        /// Whether there is a folder to spill to.
+        spilled: bool,
     },
     /// No limit was given, and the process cannot stay within the free memory.
     FreeMemory {
@@ -54,6 +56,8 @@ pub enum Error {
         launch: String,
         /// What the rest of the process takes, in bytes.
         other_bytes: u64,
+        /// Whether there is a folder to spill to.
+        spilled: bool,
     },
     /// A stage of a model has no plan that fits next to the values that other stages have produced or will use.
     BetweenStages {
@@ -173,7 +177,7 @@ impl fmt::Display for Error {
             Error::Model(error) => error.fmt(f),
             Error::Plan(error) => error.fmt(f),
             Error::Device { action, error } => write!(f, "{action}: {error}"),
-            Error::MemoryLimit { limit_bytes, tensors_bytes, launch, other_bytes } => {
+            Error::MemoryLimit { limit_bytes, tensors_bytes, launch, other_bytes, spilled } => {
                 let [limit, tensors, other] = [*limit_bytes, *tensors_bytes, *other_bytes].map(format_bytes);
                 let least_kib = tensors_bytes.saturating_add(*other_bytes).div_ceil(1024);
                 let alone = if limit_bytes <= other_bytes { " alone" } else { "" };
@@ -181,20 +185,25 @@ impl fmt::Display for Error {
                     "" => (String::new(), "the rest of the process with planning"),
                     launch => (format!(", most of it for '{launch}'"), "the rest of the process"),
                 };
+                let ways_out = match spilled {
+                    true => " or use a smaller batch",
+                    false => ", use a smaller batch, or name a folder to spill to",
+                };
                 write!(
                     f,
                     "a memory limit of {limit} is too small: tensors need {tensors}{most}, and {rest}{alone} takes {other} \
-                     (pass at least {least_kib}KiB, use a smaller batch, or name a folder to spill to)"
+                     (pass at least {least_kib}KiB{ways_out})"
                 )
             }
-            Error::FreeMemory { free_bytes, tensors_bytes, launch, other_bytes } => {
+            Error::FreeMemory { free_bytes, tensors_bytes, launch, other_bytes, spilled } => {
                 let [free, tensors, other] = [*free_bytes, *tensors_bytes, *other_bytes].map(format_bytes);
                 let least = format_bytes(tensors_bytes.saturating_add(*other_bytes));
+                let spilling = if *spilled { "" } else { " name a folder to spill to," };
                 write!(
                     f,
                     "{free} of memory is free for this process, but it needs at least {least}: {tensors} for tensors, most of \
-                     it for '{launch}', and {other} for the rest of the process (use a smaller batch, name a folder to spill \
-                     to, or free memory; a memory limit of none tries anyway)"
+                     it for '{launch}', and {other} for the rest of the process (use a smaller batch,{spilling} or free \
+                     memory; a memory limit of none tries anyway)"
                 )
             }
             Error::BetweenStages { bytes, error } => {

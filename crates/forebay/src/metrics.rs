@@ -1,4 +1,4 @@
-//! Metrics of how well a model does on labelled data. They fit its loss, cover any number of batches, and are defined as in scikit-learn.
+//! Metrics of how well a model does on labeled data. They fit its loss, cover any number of batches, and are defined as in scikit-learn.
 //!
 //! ```
 //! use forebay::metrics::{Metric, Metrics};

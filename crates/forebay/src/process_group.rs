@@ -31,7 +31,9 @@ use crate::error::Error;
 ///     unsafe fn start(&self, _: Messages, done: Done) {
 ///         done(Ok(()));
 ///     }
-///     fn finish(&self) {}
+///     fn finish(&self) -> Result<(), String> {
+///         Ok(())
+///     }
 ///     fn abort(&self) {}
 /// }
 ///
@@ -84,7 +86,9 @@ impl Communicator for Absent {
         done(Err("the other processes exist only in the plan".to_string()));
     }
 
-    fn finish(&self) {}
+    fn finish(&self) -> Result<(), String> {
+        Ok(())
+    }
 
     fn abort(&self) {}
 }
@@ -146,8 +150,8 @@ impl Communicator for Counted {
         unsafe { self.inner.start(messages, Box::new(counted)) };
     }
 
-    fn finish(&self) {
-        self.inner.finish();
+    fn finish(&self) -> Result<(), String> {
+        self.inner.finish()
     }
 
     fn abort(&self) {

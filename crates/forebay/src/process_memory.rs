@@ -63,9 +63,9 @@ fn kept_batch_bytes(inputs: &[NamedOperand]) -> u64 {
 const OUTPUTS: u64 = 2;
 /// The alignment of buffers in a plan's host memory, which is also its minimum size.
 const HOST_ALIGNMENT_BYTES: u64 = 64;
-/// What an allocator, stacks and file buffers may take beyond what was measured, and code that returns to memory once it runs: up to 14 MiB
-/// for the brain's U-Net.
-const SLACK_BYTES: u64 = 20 << 20;
+/// What an allocator, stacks and file buffers may take beyond what was measured, and code that returns to memory once it runs: up to 11 MiB
+/// for small models with accumulation or validation.
+const SLACK_BYTES: u64 = 14 << 20;
 /// Measurements are rounded up to a multiple of this, so that they stay the same after small changes. The lowest limit that an error names
 /// is larger than was measured by as much, because it must also suffice for the next process.
 const MEASURED_STEP_BYTES: u64 = 1 << 20;
@@ -142,7 +142,8 @@ pub(crate) fn plan(
     let mut besides_bytes = others(outputs_bytes, Feeding::InPlace, false)?;
     if machine.may_simulate() && limit.bytes <= besides_bytes {
         let (limit_bytes, tensors_bytes, launch) = (limit.bytes, in_core_bytes, String::new());
-        return Err(Error::MemoryLimit { limit_bytes, tensors_bytes, launch, other_bytes: besides_bytes });
+        let (other_bytes, spilled) = (besides_bytes, machine.spills());
+        return Err(Error::MemoryLimit { limit_bytes, tensors_bytes, launch, other_bytes, spilled });
     }
     let in_one_pool = |budget_bytes: u64, names_least| {
         let device_budget_bytes = Some(budget_bytes.max(1));
@@ -165,7 +166,9 @@ pub(crate) fn plan(
         };
         let mut plan = match planned {
             Ok(plan) => plan,
-            Err(PlanError::DeviceBudget { .. }) if !names_least => return Err(refused(limit, in_core_need, None)),
+            Err(PlanError::DeviceBudget { .. }) if !names_least => {
+                return Err(refused(limit, machine.spills(), in_core_need, None));
+            }
             Err(PlanError::DeviceBudget { minimum_bytes, launch, .. }) => {
                 let mut needs = Vec::new();
                 let smallest = match machine.spills() {
@@ -187,7 +190,7 @@ pub(crate) fn plan(
                     let planning_bytes = planning_bytes.max(in_core_need.planning_bytes);
                     needs.push(Need { planning_bytes, ..need(minimum_bytes, launch, others_bytes) });
                 }
-                return Err(refused(limit, in_core_need, needs));
+                return Err(refused(limit, machine.spills(), in_core_need, needs));
             }
             Err(error) => return Err(Error::Plan(error)),
         };
@@ -250,12 +253,12 @@ impl Planning {
         if self.limit.chosen || !is_exceeded || machine.device.usage().heap_bytes > 0 {
             return Ok(());
         }
-        Err(refused(self.limit, in_core, of_plan))
+        Err(refused(self.limit, machine.spills(), in_core, of_plan))
     }
 }
 
 /// Returns the error for a limit that is too small for a plan that keeps everything and for others; it names the smallest need.
-fn refused(limit: ProcessLimit, in_core: Need, others: impl IntoIterator<Item = Need>) -> Error {
+fn refused(limit: ProcessLimit, spilled: bool, in_core: Need, others: impl IntoIterator<Item = Need>) -> Error {
     let smaller = |a: Need, b: Need| if b.limit_bytes() < a.limit_bytes() { b } else { a };
     let least = others.into_iter().fold(in_core, smaller);
     let (needed_bytes, is_planning) = (least.limit_bytes(), least.planning_bytes > least.step_bytes());
@@ -263,8 +266,8 @@ fn refused(limit: ProcessLimit, in_core: Need, others: impl IntoIterator<Item = 
     let launch = if is_planning { String::new() } else { launch };
     let other_bytes = needed_bytes.saturating_sub(tensors_bytes);
     match limit.chosen {
-        true => Error::FreeMemory { free_bytes: limit.bytes, tensors_bytes, launch, other_bytes },
-        false => Error::MemoryLimit { limit_bytes: limit.bytes, tensors_bytes, launch, other_bytes },
+        true => Error::FreeMemory { free_bytes: limit.bytes, tensors_bytes, launch, other_bytes, spilled },
+        false => Error::MemoryLimit { limit_bytes: limit.bytes, tensors_bytes, launch, other_bytes, spilled },
     }
 }
 

@@ -1,6 +1,7 @@
 //! Running a model.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_device::{Device, DeviceUsage};
@@ -220,6 +221,24 @@ impl Session {
         let given = self.check(&values)?;
         let types = inputs.iter().map(|(name, tensor)| (name.clone(), tensor.ty())).collect();
         self.stages.prepare(&types, &given, self.engine.machine())
+    }
+
+    /// Returns which rows of an input (along its first axis) this one of several processes reads in runs with inputs of the types that were
+    /// planned for last; `None` if it reads all of them. The others can have any contents.
+    ///
+    /// ```
+    /// use forebay::{Model, ProcessGroup, Session, Tensor};
+    ///
+    /// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+    /// let second = forebay::EngineOptions::default().processes(ProcessGroup::for_plan_of(1, 2));
+    /// let mut session = Session::builder(&model).engine(second).build()?;
+    /// session.prepare(&[("x".to_owned(), Tensor::from_f32(&[50, 1, 8, 8], &[0.0; 3200]))].into())?;
+    /// assert_eq!(session.own_rows("x").map(|rows| rows.end), Some(50));
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn own_rows(&self, input: &str) -> Option<Range<u64>> {
+        let is_output = self.outputs.iter().any(|output| output.name == input);
+        self.stages.own_rows.get(input).filter(|_| !is_output).cloned()
     }
 
     /// Checks inputs, and returns the names of those for which the model has a value.

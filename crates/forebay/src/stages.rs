@@ -4,6 +4,7 @@
 //! what a first plan computed, and so on ([`forebay_model::stages`]). A run goes from the root to the last plan.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use forebay_model::stages::{self, Evaluation, Form, Next, Repetition, Source, Structured, is_true, trip_count, truth};
 use forebay_model::tensor::Contents;
@@ -67,6 +68,8 @@ pub(crate) struct Stages {
     clock: u64,
     /// The plan with the most launches in the latest run, or the first plan.
     main: Option<u64>,
+    /// By input: the rows that this process reads in runs that [`Stages::prepare`] planned for last, unless it reads all.
+    pub(crate) own_rows: BTreeMap<String, Range<u64>>,
     /// The times of the plans that ran in this run.
     times: StepTimes,
     /// The number of launches of the largest plan in this run.
@@ -199,6 +202,7 @@ impl Stages {
             costs,
             clock: 0,
             main: None,
+            own_rows: BTreeMap::new(),
             times: StepTimes::default(),
             most_launches: 0,
             between: Between::default(),
@@ -256,12 +260,15 @@ impl Stages {
         machine: &LimitedDevice,
     ) -> Result<(), Error> {
         let key = point.inputs().map(|name| types.get(name).cloned()).collect::<Option<Vec<_>>>();
-        let Some(key) = key.filter(|key| !point.steps.contains_key(key)) else { return Ok(()) };
-        let step = make(&point.graph, types, machine, self.makes())?;
-        if let Kind::Run { plan: Some(plan), .. } = &step.kind {
-            self.main = Some(plan.id);
+        let Some(key) = key else { return Ok(()) };
+        if !point.steps.contains_key(&key) {
+            let step = make(&point.graph, types, machine, self.makes())?;
+            if let Kind::Run { plan: Some(plan), .. } = &step.kind {
+                self.main = Some(plan.id);
+            }
+            point.steps.insert(key.clone(), step);
         }
-        point.steps.insert(key, step);
+        self.own_rows = point.steps.get(&key).map_or_else(BTreeMap::new, own_rows);
         Ok(())
     }
 
@@ -349,13 +356,9 @@ impl Stages {
             Kind::Run { plan, constants, structured, rest } => {
                 if let Some(plan) = plan {
                     let later: BTreeSet<&str> = rest.iter().flat_map(|rest| rest.inputs()).collect();
-                    let is_element = |name: &str| {
-                        structured.iter().any(|(_, output)| match output {
-                            Structured::Sequence(elements) => elements.iter().any(|element| element == name),
-                            Structured::Absent => false,
-                        })
-                    };
-                    let may_go = |name: &str| !later.contains(name) && !wanted.contains(name) && !is_element(name);
+                    let is_kept =
+                        |name: &str| later.contains(name) || wanted.contains(name) || is_element(structured, name);
+                    let may_go = |name: &str| !is_kept(name);
                     self.compute(plan, engine, values, &may_go, rest.is_some())?;
                 }
                 for (name, contents) in constants {
@@ -608,6 +611,27 @@ fn make(
         }
     };
     Ok(Step { used: 0, kind })
+}
+
+/// Returns whether a value is an element of one of these outputs.
+fn is_element(outputs: &[(String, Structured)], name: &str) -> bool {
+    outputs.iter().any(|(_, output)| match output {
+        Structured::Sequence(elements) => elements.iter().any(|element| element == name),
+        Structured::Absent => false,
+    })
+}
+
+/// Returns the rows of each input that this process reads in a run that begins with a step, for inputs of which it does not read all.
+fn own_rows(step: &Step) -> BTreeMap<String, Range<u64>> {
+    let Kind::Run { plan: Some(plan), structured, rest, .. } = &step.kind else { return BTreeMap::new() };
+    let is_needed_later = |name: &str| rest.iter().any(|rest| rest.inputs().any(|input| input == name));
+    let inputs = plan.compiled.step.plan().inputs.iter().map(|backing| backing.name.as_str());
+    let shared = inputs.filter(|name| !is_element(structured, name) && !is_needed_later(name));
+    let rows = shared.filter_map(|name| match plan.compiled.own_samples(name)? {
+        [own] => Some((name.to_owned(), own.clone())),
+        _ => None,
+    });
+    rows.collect()
 }
 
 /// Returns the points after a step.

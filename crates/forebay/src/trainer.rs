@@ -16,7 +16,7 @@ use forebay_device::{Device, DeviceUsage};
 use forebay_memory::size::MemorySize;
 use forebay_model::graph::Dimension;
 use forebay_model::infer::Sizes;
-use forebay_model::training::{Optimizer, TrainingOptions};
+use forebay_model::training::{Loss, Optimizer, TrainingOptions};
 use forebay_model::{Tensor, TensorType};
 use forebay_plan::distribute::SharedWork;
 use forebay_plan::plan::Statistics;
@@ -212,16 +212,19 @@ impl Trainer {
             None => Err(Error::NoBatchAxis { input: info.to_string() }),
         };
         let labels = self.labels();
-        let kind = match self.class_axis() {
-            Some(_) => LabelKind::Classes,
-            None => LabelKind::Values(labels.data_type),
-        };
         let inputs = self.inputs().iter().map(describe).collect::<Result<_, _>>()?;
         let mut label_shape = labels.shape.clone();
         if let Some((_, axis)) = self.soft_label_classes() {
             label_shape.remove(axis);
         }
         label_shape.drain(..1.min(label_shape.len()));
+        // For a loss of the model's own, an integer for each sample or position is a class; a row of integers can be anything.
+        let is_own =
+            matches!(self.options.loss, Loss::Output { .. }) && labels.data_type == forebay_base::DataType::Int64;
+        let kind = match self.class_axis().is_some() || (is_own && label_shape.len() != 1) {
+            true => LabelKind::Classes,
+            false => LabelKind::Values(labels.data_type),
+        };
         Ok(Requirements { inputs, input_scale, labels: kind, label_shape })
     }
 

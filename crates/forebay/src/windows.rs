@@ -63,7 +63,7 @@ impl FromStr for Blend {
 pub struct Windows {
     /// The sizes of a window along the last axes of a sample; 0 for the sample's own size.
     pub sizes: Vec<u64>,
-    /// The minimum fraction of a window by which neighbours overlap: from 0 to below 1.
+    /// The minimum fraction of a window by which neighbors overlap: from 0 to below 1.
     pub overlap: f64,
     /// How much positions count where windows overlap.
     pub blend: Blend,

@@ -239,7 +239,7 @@ fn the_same_bits_of_a_transformer_with_small_bindings() {
 }
 
 #[test]
-fn the_same_bits_of_batch_normalisation_with_small_bindings() {
+fn the_same_bits_of_batch_normalization_with_small_bindings() {
     same_bits_with_small_bindings("unet3d", 1);
 }
 

@@ -29,7 +29,7 @@ pub struct Chart<'a> {
 pub struct Line<'a> {
     /// Its label.
     pub name: &'a str,
-    /// Its colour.
+    /// Its color.
     pub color: &'a str,
     /// Whether it is dashed and without dots.
     pub dashed: bool,

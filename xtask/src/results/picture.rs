@@ -40,7 +40,7 @@ pub struct Picture {
 struct Series {
     /// Its label.
     name: String,
-    /// Its colour.
+    /// Its color.
     color: String,
     /// Whether it is dashed and without dots.
     #[serde(default)]

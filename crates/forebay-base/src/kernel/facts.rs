@@ -273,7 +273,7 @@ pub(crate) enum Axes<'a> {
     CrossEntropyGradient { axis: usize },
     /// A matrix product.
     Product { transpose_a: bool, transpose_b: bool, part: ProductPart, may_add_terms: bool },
-    /// A matrix product of integers with zero points, and optionally the operands that produce a quantised result.
+    /// A matrix product of integers with zero points, and optionally the operands that produce a quantized result.
     IntegerProduct { transpose_b: bool },
     /// A convolution of the first read.
     Convolution(&'a Convolution),
@@ -291,7 +291,7 @@ pub(crate) enum Axes<'a> {
     ChannelStatistics,
     /// The gradient of `ChannelStatistics`, with sums that are computed or given.
     ChannelGradient,
-    /// Rows from an axis on, each normalised separately and with two statistics.
+    /// Rows from an axis on, each normalized separately and with two statistics.
     LayerNormalization { axis: usize },
     /// The gradient of `LayerNormalization`.
     LayerNormalizationGradient { axis: usize },

@@ -91,10 +91,10 @@ pub(crate) fn of_losses(sizes: &[u64], along: usize, axis: usize) -> Leaves {
     of_block(reduction_block_of_losses(sizes[along], rows, places), axis)
 }
 
-/// The leaves of the sums over rows of x in the gradient of a layer normalisation, whose rows are normalised from an axis on.
-pub(crate) fn of_layers(sizes: &[u64], normalised: usize, axis: usize) -> Option<Leaves> {
-    let rows = product(sizes.get(axis + 1..normalised)?);
-    let length = product(sizes.get(normalised..)?);
+/// The leaves of the sums over rows of x in the gradient of a layer normalization, whose rows are normalized from an axis on.
+pub(crate) fn of_layers(sizes: &[u64], normalized: usize, axis: usize) -> Option<Leaves> {
+    let rows = product(sizes.get(axis + 1..normalized)?);
+    let length = product(sizes.get(normalized..)?);
     Some(Leaves { block: reduction_block_rows(length), of_index: rows })
 }
 

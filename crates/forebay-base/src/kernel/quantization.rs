@@ -1,6 +1,6 @@
-//! Quantisation: numbers as 8-bit codes, with a scale for each block of numbers.
+//! Quantization: numbers as 8-bit codes, with a scale for each block of numbers.
 //!
-//! The codes are those of block-wise dynamic quantisation (Dettmers et al. 2021, "8-bit Optimizers via Block-wise Quantization"). A map
+//! The codes are those of block-wise dynamic quantization (Dettmers et al. 2021, "8-bit Optimizers via Block-wise Quantization"). A map
 //! holds 256 numbers from -1 (or 0) to 1 in seven decades, each with twice as many numbers as the one below it. A block's scale is its
 //! largest magnitude, and a code represents its number in the map times the scale. A number gets the nearest code; in a tie, the lower one.
 

@@ -174,7 +174,7 @@ pub struct Recurrence {
     pub quantizes_state: bool,
 }
 
-/// The quantisation parameters of a state with this least and largest element: the scale, and the zero point that is added before values
+/// The quantization parameters of a state with this least and largest element: the scale, and the zero point that is added before values
 /// are clipped to 0..255.
 pub fn state_steps(least: f32, largest: f32) -> (f32, f32) {
     let (least, largest) = (least.min(0.0), largest.max(0.0));

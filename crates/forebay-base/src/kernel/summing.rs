@@ -93,7 +93,7 @@ pub enum Summing {
     /// distances to it, and the number of elements ([`add_statistics`]). Gives mean\[c] and variance\[c]; `BatchNormalization` does the
     /// rest.
     BatchStatistics {
-        /// The number of neighbouring channels that share one mean and variance, which are computed from the sums of all of them.
+        /// The number of neighboring channels that share one mean and variance, which are computed from the sums of all of them.
         group_size: u64,
     },
     /// `BatchNormalizationGradient`: the sums are the slopes, their products with the distances to the mean, and the number of elements.
@@ -115,9 +115,9 @@ pub enum Summing {
     /// row by itself. Gives loss\[1].
     SquaredError,
     /// `LayerNormalizationGradient`: reads dy, x, mean, inverse_deviation. The sums are, for each position in a row, the slopes times the
-    /// normalised elements, and the slopes. Gives dscale\[row] and dbias\[row].
+    /// normalized elements, and the slopes. Gives dscale\[row] and dbias\[row].
     LayerGradient {
-        /// First normalised axis of x.
+        /// First normalized axis of x.
         axis: usize,
     },
     /// `Reduce` with [`ReduceOp::Sum`] along the first axes ([`sums_rows`]): reads x. The sums are, for each position in a row, the sum and

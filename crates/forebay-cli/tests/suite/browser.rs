@@ -55,7 +55,7 @@ struct Opened {
     requests: BTreeSet<String>,
 }
 
-/// Opens a page in a window of this width, in dark or light colours, and draws it.
+/// Opens a page in a window of this width, in dark or light colors, and draws it.
 fn open(page: &Path, width: u32, is_dark: bool, picture: Option<&Path>) -> Opened {
     let profile = Folder::new();
     let log = profile.path("net-log.json");
@@ -92,7 +92,7 @@ fn measured(page: &Path, width: u32, is_dark: bool) -> Value {
     serde_json::from_str(found.split_once("</output>").unwrap().0).unwrap()
 }
 
-/// Parses a style's colour: `rgb(31, 95, 168)`.
+/// Parses a style's color: `rgb(31, 95, 168)`.
 fn color(style: &Value) -> [u8; 3] {
     let numbers = style.as_str().unwrap().trim_start_matches("rgb(").trim_end_matches(')').split(", ");
     let numbers: Vec<u8> = numbers.map(|number| number.parse().unwrap()).collect();

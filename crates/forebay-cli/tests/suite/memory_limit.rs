@@ -1,7 +1,9 @@
 //! A limit on the memory of the whole process, compared with the system's own count.
 
 use crate::common::group::Group;
-use crate::common::{Folder, assert_says, example, failure, forebay, json, least_kib, losses, texts};
+use crate::common::{
+    Folder, assert_says, digits_data, digits_model, example, failure, forebay, json, least_kib, losses, texts,
+};
 use forebay_testing::onnx;
 use serde_json::Value;
 
@@ -68,6 +70,17 @@ fn a_limit_that_cannot_be_met_is_refused_with_the_least_that_can() {
     let least_kib = least_kib(&error, "pass at least ");
     let limited = json(&train(&model, &data, &["--memory-limit", &format!("{least_kib}KiB")]));
     assert!(bytes(&limited, "resident_peak_bytes") <= least_kib * 1024);
+}
+
+#[test]
+fn a_refusal_advises_only_what_was_not_done() {
+    let (model, data, folder) = (digits_model(), digits_data(), Folder::new());
+    let refused = |more: &[&str]| {
+        let flags = ["train", &model, "--data", &data, "--input-scale", "0.0625", "--batch-size", "50"];
+        failure(1, &[&flags[..], &["--steps", "1", "--no-compare", "--memory-limit", "4MiB"], more].concat())
+    };
+    assert_says(&refused(&[]), &["use a smaller batch, or name a folder to spill to)"]);
+    assert_says(&refused(&["--spill-dir", &folder.text("")]), &["KiB or use a smaller batch)"]);
 }
 
 /// For a small model of many launches, planning takes more memory than a step.

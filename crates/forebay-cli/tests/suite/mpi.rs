@@ -191,6 +191,45 @@ fn runs_of_a_model_are_shared_out() {
     }
 }
 
+/// The last row of a batch of tokens has one that the model does not know, so only the process that reads this row can complain.
+#[test]
+fn each_process_reads_its_own_share() {
+    let Some(launcher) = launchers().into_iter().next() else { return };
+    let folder = Folder::new();
+    let model = common::example("../testdata/golden/tiny-gpt/model.onnx");
+    let mut tokens: Vec<i64> = (0..8 * 64).map(|i| i % 256).collect();
+    tokens[8 * 64 - 1] = 256;
+    let inputs = folder.archive("inputs.npz", &[("x", &Tensor::from_i64(&[8, 64], &tokens))]);
+    let results = folder.text("results");
+    let output = mpirun(launcher, 2, &running(&model, &inputs, &results)).output().expect("the launcher starts");
+    let (_, stderr) = texts(&output);
+    let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert!(!output.status.success() && errors.len() == 1, "{stderr}");
+    assert!(errors[0].contains("process 1 of 2: input 'x' contains index 256 at [7, 63]"), "{stderr}");
+    assert!(!Path::new(&results).exists());
+}
+
+/// The first process waits for another run's outputs, after the second one has done all that it has to do.
+#[test]
+fn an_end_that_others_do_not_reach_is_bounded() {
+    for launcher in launchers() {
+        let folder = Folder::new();
+        let values: Vec<f32> = (0..64 * 64).map(|i| (i % 17) as f32).collect();
+        let inputs = folder.archive("inputs.npz", &[("x", &Tensor::from_f32(&[64, 1, 8, 8], &values))]);
+        let (model, results) = (digits_model(), folder.path("results"));
+        let _lock = forebay::files::FolderLock::take(&results, ".forebay-outputs.lock").expect("nobody else has it");
+        let mut command = mpirun(launcher, 2, &running(&model, &inputs, results.to_str().expect("a path")));
+        command.args(["--network-timeout", "2"]);
+        let start = Instant::now();
+        let output = command.output().expect("the launcher starts");
+        let (stdout, stderr) = texts(&output);
+        assert!(!output.status.success(), "{stdout}\n{stderr}");
+        let words = "error: process 1 of 2: this process has ended, but process 0 has not after 2 s more";
+        assert!(stderr.contains(words), "{stderr}");
+        assert!(start.elapsed() < Duration::from_secs(60), "{stderr}");
+    }
+}
+
 #[test]
 fn plans_say_what_processes_exchange() {
     let model = digits_model();

@@ -110,10 +110,10 @@ fn gradients_are_shown_without_changing_a_step() {
 
 /// Writes four images of each class into a folder, and returns its path.
 fn pictures(folder: &Folder, data: &str, classes: [&str; 2]) -> String {
-    for (class, grey) in classes.into_iter().zip([60u8, 200]) {
+    for (class, gray) in classes.into_iter().zip([60u8, 200]) {
         std::fs::create_dir_all(folder.path(&format!("{data}/{class}"))).unwrap();
         for number in 0..4 {
-            let picture = image::GrayImage::from_pixel(16, 16, image::Luma([grey]));
+            let picture = image::GrayImage::from_pixel(16, 16, image::Luma([gray]));
             picture.save(folder.path(&format!("{data}/{class}/{number}.png"))).unwrap();
         }
     }

@@ -119,7 +119,7 @@ fn a_model_larger_than_the_limit_runs_from_its_file() {
     assert!(least["model_files_bytes"].as_u64().unwrap() > 200 << 20, "{least}");
 }
 
-/// Nor does training, whose parameters and state also pass from the training plan to the validation plan and back.
+/// The same for training, in which parameters and state also move from the training plan to the validation plan and back.
 #[test]
 fn a_training_run_takes_no_more_memory_than_its_budgets() {
     let folder = Folder::new();

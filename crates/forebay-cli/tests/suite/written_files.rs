@@ -361,8 +361,8 @@ fn other_data_under_a_checkpoint_is_noticed() {
     assert_eq!(code, Some(0), "{error}");
     let mut labels = y.bytes().to_vec();
     labels[8 * 1000] ^= 1;
-    let relabelled = Tensor::new(y.data_type(), y.shape(), labels).unwrap();
-    let other = folder.archive("other.npz", &[("x", &x), ("y", &relabelled)]);
+    let relabeled = Tensor::new(y.data_type(), y.shape(), labels).unwrap();
+    let other = folder.archive("other.npz", &[("x", &x), ("y", &relabeled)]);
     let (code, error) = ended(of(resume(&other, &[])));
     assert_eq!(code, Some(1), "{error}");
     assert_says(&error, &["other.npz", "first.npz", "digest", "--data-changed ok"]);

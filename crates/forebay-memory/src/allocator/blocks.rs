@@ -27,7 +27,7 @@ pub enum State {
     Hole,
 }
 
-/// A block and its neighbours.
+/// A block and its neighbors.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     pub segment: SegmentId,
@@ -44,7 +44,7 @@ pub struct Entry {
     pub generation: u32,
 }
 
-/// What is reported about a live block. It is kept apart from [`Entry`], which neighbours read: the smaller the entries, the more of them
+/// What is reported about a live block. It is kept apart from [`Entry`], which neighbors read: the smaller the entries, the more of them
 /// stay in the processor's caches.
 #[derive(Clone, Debug, Default)]
 pub struct Label {
@@ -69,7 +69,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Adds a block without neighbours.
+    /// Adds a block without neighbors.
     pub fn add(&mut self, segment: SegmentId, offset_bytes: u64, size_bytes: u64, state: State) -> u32 {
         let index = self.vacant.pop().unwrap_or(self.entries.len() as u32);
         let mut entry = Entry {

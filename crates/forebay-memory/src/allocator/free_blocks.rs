@@ -1,7 +1,7 @@
 //! The free blocks of one pool, found by size in a time that does not depend on their number.
 //!
 //! Sizes that share their leading bits share a bin. A bin is an intrusive list, latest block first: blocks are inserted and removed without
-//! a search, and only the block and its neighbours in the list are touched. A request looks at the first few blocks of its bin, which are
+//! a search, and only the block and its neighbors in the list are touched. A request looks at the first few blocks of its bin, which are
 //! usually all of them, and takes the smallest that is large enough. If there are more, they differ by less than a 64th.
 
 use super::blocks::{Blocks, NONE};
@@ -229,7 +229,7 @@ mod tests {
     fn bins_of_few_and_of_many_keep_their_promises() {
         let mut random = Random::new(1);
         let mut below = |bound: u64| random.below(bound);
-        // Most are in three neighbouring bins, of 64 sizes each.
+        // Most are in three neighboring bins, of 64 sizes each.
         let sizes_bytes: Vec<u64> =
             (0..200).map(|n| if n % 10 == 0 { 1 << (n / 5) } else { 4100 + below(150) }).collect();
         let mut blocks = blocks_of(sizes_bytes.iter().copied());

@@ -15,7 +15,7 @@ impl fmt::Display for UnitId {
 /// Determines what changes the order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// The measured behaviour of a driver with unified memory.
+    /// The measured behavior of a driver with unified memory.
     Driver,
     /// Work that uses a unit makes it the last to be evicted.
     Touch,

@@ -117,7 +117,7 @@ impl<'a> Bounds<'a> {
             self.remainders[section] -= taken.size;
             self.touch(section);
         }
-        for &other in &instance.neighbours[block] {
+        for &other in &instance.neighbors[block] {
             let other = other as usize;
             // A refused block that can lie as low as this one allows now rests on a block with a base.
             if self.refused[other] && self.lows[other] <= instance.blocks[other].aligned(top) {
@@ -126,7 +126,7 @@ impl<'a> Bounds<'a> {
             self.raise(other, top);
         }
         // Those that could have rested on nothing but the block's later bases.
-        for &other in &instance.neighbours[block] {
+        for &other in &instance.neighbors[block] {
             if self.refused[other as usize] {
                 self.support(other as usize);
             }
@@ -140,7 +140,7 @@ impl<'a> Bounds<'a> {
         let low = self.lows[block];
         // Identical blocks are refused together, since exchanging them changes nothing.
         let twin = |&other: &usize| self.lows[other] == low && instance.blocks[other] == instance.blocks[block];
-        let twins: Vec<usize> = instance.neighbours[block].iter().map(|&other| other as usize).filter(twin).collect();
+        let twins: Vec<usize> = instance.neighbors[block].iter().map(|&other| other as usize).filter(twin).collect();
         for &refused in twins.iter().chain([&block]) {
             if !self.refused[refused] {
                 self.set_refused(refused, true);
@@ -196,7 +196,7 @@ impl<'a> Bounds<'a> {
     fn support(&mut self, block: usize) {
         let low = self.lows[block];
         let mut lowest = PLACED;
-        for &other in &self.instance.neighbours[block] {
+        for &other in &self.instance.neighbors[block] {
             lowest = lowest.min(self.tops[other as usize]);
             if lowest <= low {
                 return;
@@ -216,7 +216,7 @@ impl<'a> Bounds<'a> {
                 let block = block as usize;
                 self.is_raised[block] = false;
                 fits = self.tops[block] <= self.capacity;
-                for &other in &instance.neighbours[block] {
+                for &other in &instance.neighbors[block] {
                     if self.refused[other as usize] && supports > 0 && self.lows[other as usize] != PLACED {
                         supports -= 1;
                         self.support(other as usize);

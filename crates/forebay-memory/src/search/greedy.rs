@@ -22,7 +22,7 @@ pub const FIRST_ORDERS: usize = 5;
 /// The number of passes that move everything near the top to the front, before single items are moved.
 const TOP_FIRST_PASSES: u32 = 16;
 /// The number of passes without a lower height after which the search goes back to the best order.
-const PATIENCE_PASSES: u32 = 400;
+const STUCK_PASSES_MAX: u32 = 400;
 /// The items that share a time with an item are looked up and sorted if their number times this is less than the number of simple items
 /// with a base.
 const CROWD_DIVISOR: usize = 16;
@@ -223,7 +223,7 @@ impl<'a> Greedy<'a> {
             if best.height <= enough {
                 break;
             }
-            if stuck == PATIENCE_PASSES {
+            if stuck == STUCK_PASSES_MAX {
                 // This plateau leads nowhere: a few blind moves lead to another one.
                 current.clone_from(&best);
                 (0..3).for_each(|_| self.change_turns(&mut current, i64::MAX));

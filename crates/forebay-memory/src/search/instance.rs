@@ -41,7 +41,7 @@ pub(super) struct Instance {
     /// By block: the item that it represents.
     pub items: Vec<usize>,
     /// By block: the blocks that share a time with it.
-    pub neighbours: Vec<Vec<u32>>,
+    pub neighbors: Vec<Vec<u32>>,
     /// By section: the blocks that are live in it.
     pub sections: Vec<Vec<u32>>,
     /// The bytes of one unit.
@@ -88,8 +88,8 @@ impl Instance {
         for (block, span) in spans.iter().enumerate() {
             sections[span.clone()].iter_mut().for_each(|live| live.push(block as u32));
         }
-        let neighbours = neighbours(&sections, &blocks);
-        Some(Instance { blocks, items: numbers, neighbours, sections, unit_bytes })
+        let neighbors = neighbors(&sections, &blocks);
+        Some(Instance { blocks, items: numbers, neighbors, sections, unit_bytes })
     }
 
     /// The placement of all items, from the bases of the blocks.
@@ -126,16 +126,16 @@ fn spans(pieces: &[&Piece]) -> Vec<Range<usize>> {
     spans
 }
 
-fn neighbours(sections: &[Vec<u32>], blocks: &[Block]) -> Vec<Vec<u32>> {
-    let mut neighbours: Vec<Vec<u32>> = vec![Vec::new(); blocks.len()];
+fn neighbors(sections: &[Vec<u32>], blocks: &[Block]) -> Vec<Vec<u32>> {
+    let mut neighbors: Vec<Vec<u32>> = vec![Vec::new(); blocks.len()];
     for (section, live) in sections.iter().enumerate() {
         for &block in live {
             // A pair counts in the first section that the two share.
             let begun = |other: u32| blocks[other as usize].sections.start.max(blocks[block as usize].sections.start);
             let met = live.iter().copied().filter(|&other| other != block && begun(other) == section);
-            neighbours[block as usize].extend(met);
+            neighbors[block as usize].extend(met);
         }
     }
-    neighbours.iter_mut().for_each(|others| others.sort_unstable());
-    neighbours
+    neighbors.iter_mut().for_each(|others| others.sort_unstable());
+    neighbors
 }

@@ -42,7 +42,7 @@ impl Outline {
         outline
     }
 
-    /// Includes an item, except for the gaps to its neighbours.
+    /// Includes an item, except for the gaps to its neighbors.
     fn take(&mut self, placed: &Placed) {
         self.bytes = (self.bytes.0.min(placed.bytes.0), self.bytes.1.max(placed.bytes.1));
         self.hull = (self.hull.0.min(placed.times.0), self.hull.1.max(placed.times.1));

@@ -201,7 +201,7 @@ impl<'a> Tree<'a> {
         // A block that can lie below comes first. Each step goes to a lower base, so this ends.
         loop {
             let low = bounds.lows[block as usize];
-            let below = bounds.instance.neighbours[block as usize].iter().copied();
+            let below = bounds.instance.neighbors[block as usize].iter().copied();
             let below = below.filter(|&other| bounds.tops[other as usize] <= low);
             match below.min_by_key(height) {
                 Some(other) => block = other,

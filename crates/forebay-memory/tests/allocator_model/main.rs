@@ -1,6 +1,6 @@
 //! A million random operations on the allocator and on a naive model: the same answers, the same blocks, the same figures.
 //!
-//! The model keeps the promises by the plainest means, so what equals it has no overlaps, no free neighbours of one pool that
+//! The model keeps the promises by the plainest means, so what equals it has no overlaps, no free neighbors of one pool that
 //! are two blocks, and a fit as good as promised. What both could have wrong in the same way is looked at by itself.
 
 mod model;

@@ -68,7 +68,7 @@ pub(super) fn altered_parameters(proto: &ModelProto) -> Vec<String> {
         let nothing = Places::default();
         let places = places.get(&***parameter).unwrap_or(&nothing);
         let moved = places.moved + usize::from(is_there(parameter));
-        // A normalisation that was merged into the preceding layer.
+        // A normalization that was merged into the preceding layer.
         let is_folded = moved + places.recurrent == 0
             && parameter.rsplit_once('.').is_some_and(|(module, _)| gone_statistics.contains(module));
         places.computed > 0 || moved > 1 || is_folded

@@ -1,6 +1,6 @@
 //! Writes a model that was read back to ONNX, with new contents.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message;
 
@@ -30,8 +30,9 @@ pub type Take<'a, E> = &'a mut dyn FnMut(&[u8]) -> Result<(), E>;
 /// A function that supplies the contents of a name in successive pieces.
 pub type Give<'a, E> = &'a mut dyn FnMut(&str, Take<'_, E>) -> Result<(), E>;
 
-/// Serialises the model as it was read, with the contents of the named initializers and `Constant` nodes replaced. External data is moved
-/// into the file. Fields that ONNX 1.23 does not define are lost.
+/// Serializes the model as it was read, with the contents of the named initializers and `Constant` nodes replaced. External data is moved
+/// into the file. Batch normalization and dropout of a model that was exported for training get their form for inference, which training
+/// can use as well. Fields that ONNX 1.23 does not define are lost.
 ///
 /// # Errors
 /// Fails if a name is not an initializer or constant of the model, contents have a different type than before or cannot be read, or the
@@ -124,7 +125,8 @@ impl Packer {
 /// Returns the parts of the file.
 fn parts(model: &Model, new: &BTreeMap<String, TensorType>) -> Result<Vec<Part>, ModelError> {
     check(model, new)?;
-    let graph = model.proto.graph.clone().unwrap_or_default();
+    let mut graph = model.proto.graph.clone().unwrap_or_default();
+    leave_training_mode(&mut graph);
     let mut parts = vec![encoded(&model_head(&model.proto))];
     parts.extend(field(GRAPH_KEY, graph_parts(graph, &[], model, new)));
     parts.push(encoded(&model_tail(&model.proto)));
@@ -137,6 +139,26 @@ fn parts(model: &Model, new: &BTreeMap<String, TensorType>) -> Result<Vec<Part>,
         return Err(ModelError::Request { reason });
     }
     Ok(parts)
+}
+
+/// Makes batch normalizations use their running statistics, and dropout do nothing.
+fn leave_training_mode(graph: &mut GraphProto) {
+    let read = graph.node.iter().flat_map(|node| &node.input).cloned();
+    let used: BTreeSet<String> = read.chain(graph.output.iter().map(|output| output.name().to_string())).collect();
+    for node in graph.node.iter_mut().filter(|node| node.domain().is_empty()) {
+        match node.op_type() {
+            "BatchNormalization" if !node.output.iter().skip(1).any(|output| used.contains(output)) => {
+                let count = node.attribute.len();
+                node.attribute.retain(|attribute| attribute.name() != "training_mode");
+                if node.attribute.len() < count {
+                    node.output.truncate(1);
+                }
+            }
+            // The third input says whether it is for training.
+            "Dropout" => node.input.truncate(2),
+            _ => {}
+        }
+    }
 }
 
 /// Returns the message of the graph at a place, which is empty for the model's own graph.

@@ -1,6 +1,6 @@
 //! Undoes changes that PyTorch's exporters make because of the values that parameters happen to have, since training changes the values.
 //!
-//! Both exporters write parameters with equal values only once: the weights of all normalisations of a new network are ones, its biases are
+//! Both exporters write parameters with equal values only once: the weights of all normalizations of a new network are ones, its biases are
 //! zeros, and the layers of `nn.TransformerEncoder` are copies of each other. The older exporter leaves an `Identity` for each missing
 //! parameter; the newer one records in the metadata of nodes which parameters they were made from. It also omits biases that are zero.
 //! Parameters that the module shares stay one tensor.

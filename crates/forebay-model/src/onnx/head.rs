@@ -22,7 +22,7 @@ struct Layer {
     weight: ValueId,
     /// The axis of the weight that indexes the layer's outputs.
     axis: usize,
-    /// The number of inputs that contribute to one output, as PyTorch counts them for initialisation.
+    /// The number of inputs that contribute to one output, as PyTorch counts them for initialization.
     fan_in: u64,
     bias: Option<ValueId>,
 }

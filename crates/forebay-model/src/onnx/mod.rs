@@ -348,7 +348,7 @@ fn without_weights(path: &Path) -> std::io::Result<Option<(Vec<u8>, LeftOut)>> {
     Ok(Some(metadata).filter(|metadata| metadata.len() > 0).and_then(|found| skeleton::read(path, &file, &found)))
 }
 
-/// Reads a single serialised tensor and its name, such as the reference data of ONNX's own tests.
+/// Reads a single serialized tensor and its name, such as the reference data of ONNX's own tests.
 ///
 /// # Errors
 /// Fails if the bytes are not a tensor, or are one of a data type that Forebay does not support.

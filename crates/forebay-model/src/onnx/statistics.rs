@@ -1,4 +1,4 @@
-//! Gives each batch normalisation running statistics of its own, which training changes. Tools such as onnxsim merge initializers with the
+//! Gives each batch normalization running statistics of its own, which training changes. Tools such as onnxsim merge initializers with the
 //! same elements, as those of new layers have.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use super::{Model, tensor};
 use crate::graph::{Graph, Node, ValueId};
 use crate::training::{is_same_layer, is_used_otherwise};
 
-/// The inputs of a batch normalisation that are its running mean and variance.
+/// The inputs of a batch normalization that are its running mean and variance.
 const STATISTICS: [usize; 2] = [3, 4];
 
 /// Replaces each running statistic that something else uses as well by an initializer with the same contents, which only this layer uses.

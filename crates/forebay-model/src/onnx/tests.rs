@@ -436,6 +436,29 @@ fn a_model_is_written_back_with_new_contents_and_everything_else_as_it_was() {
 }
 
 #[test]
+fn a_model_exported_for_training_is_written_for_inference() {
+    let training_mode = || AttributeProto { i: Some(1), ..named("training_mode", AttributeType::Int) };
+    let normalization = |inputs: [&str; 5], outputs: [&str; 3]| NodeProto {
+        attribute: vec![AttributeProto { f: Some(0.8), ..named("momentum", AttributeType::Float) }, training_mode()],
+        ..node("BatchNormalization", &inputs, &outputs)
+    };
+    let mut graph = addition();
+    graph.node = vec![
+        normalization(["v", "w", "w", "w", "w"], ["n", "next_mean", "next_variance"]),
+        node("Dropout", &["n", "ratio", "training"], &["d"]),
+        // Its statistics are used.
+        normalization(["d", "w", "w", "w", "w"], ["sum", "used", ""]),
+        node("Identity", &["used"], &["u"]),
+    ];
+    let model = Model { proto: model(graph), ..read(&model(addition()).encode_to_vec(), None).unwrap() };
+    let written = ModelProto::decode(&write(&model, &BTreeMap::new()).unwrap()[..]).unwrap().graph.unwrap();
+    let [first, dropout, second, _] = &written.node[..] else { panic!("four nodes") };
+    assert_eq!((first.output.as_slice(), first.attribute.len()), (&["n".to_string()][..], 1));
+    assert_eq!(dropout.input, ["n", "ratio"]);
+    assert_eq!((second.output.len(), second.attribute.len()), (3, 2));
+}
+
+#[test]
 fn no_bytes_and_other_bytes_are_malformed() {
     for bytes in [&b""[..], b"not an ONNX model", &[0xff; 64], &[0x3a, 0x80, 0x80, 0x80, 0x80, 0x08]] {
         assert!(matches!(read(bytes, None), Err(ModelError::Malformed { .. })), "{bytes:?}");

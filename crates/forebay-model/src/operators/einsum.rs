@@ -22,12 +22,12 @@ enum Label {
 }
 
 /// An operand with the label of each of its dimensions.
-struct Labelled {
+struct Labeled {
     labels: Vec<Label>,
     part: Part,
 }
 
-impl Labelled {
+impl Labeled {
     fn size(&self, label: Label) -> Option<u64> {
         self.labels.iter().position(|own| *own == label).map(|axis| self.part.ty.shape[axis])
     }
@@ -53,7 +53,7 @@ fn einsum(view: NodeView) -> Result<Decomposition, ModelError> {
         let part = c.input(i)?;
         let labels = labels(&view, term, part.ty.shape.len())?;
         written.extend_from_slice(&labels);
-        operands.push(without_diagonals(&mut c, Labelled { labels, part })?);
+        operands.push(without_diagonals(&mut c, Labeled { labels, part })?);
     }
     let result = match right {
         Some(right) => {
@@ -125,7 +125,7 @@ fn implied(mut all: Vec<Label>) -> Vec<Label> {
 }
 
 /// Replaces dimensions that occur twice in an operand by their diagonal.
-fn without_diagonals(c: &mut Composer, mut one: Labelled) -> Result<Labelled, ModelError> {
+fn without_diagonals(c: &mut Composer, mut one: Labeled) -> Result<Labeled, ModelError> {
     loop {
         let rank = one.labels.len();
         let twice = (0..rank).flat_map(|i| (i + 1..rank).map(move |j| (i, j)));
@@ -141,13 +141,13 @@ fn without_diagonals(c: &mut Composer, mut one: Labelled) -> Result<Labelled, Mo
         let mut shape = square.ty.shape[..rank - 2].to_vec();
         shape.push(product(&c.view, &[size, size])?);
         let flat = c.reshape(&square, &shape)?;
-        one = Labelled { labels, part: c.strided(&flat, rank - 2, (0, size, size + 1))? };
+        one = Labeled { labels, part: c.strided(&flat, rank - 2, (0, size, size + 1))? };
     }
 }
 
 /// Repeats dimensions of size 1 if others with the same label are larger.
-fn equal_sizes(c: &mut Composer, operands: &mut [Labelled]) -> Result<(), ModelError> {
-    let largest = |label: Label, all: &[Labelled]| all.iter().filter_map(|one| one.size(label)).max().unwrap_or(1);
+fn equal_sizes(c: &mut Composer, operands: &mut [Labeled]) -> Result<(), ModelError> {
+    let largest = |label: Label, all: &[Labeled]| all.iter().filter_map(|one| one.size(label)).max().unwrap_or(1);
     let shapes: Vec<Vec<u64>> =
         operands.iter().map(|one| one.labels.iter().map(|&label| largest(label, operands)).collect()).collect();
     for (one, shape) in operands.iter_mut().zip(&shapes) {
@@ -157,37 +157,37 @@ fn equal_sizes(c: &mut Composer, operands: &mut [Labelled]) -> Result<(), ModelE
 }
 
 /// Sums over the labels that are not kept.
-fn summed(c: &mut Composer, one: Labelled, keeps: impl Fn(&Label) -> bool) -> Result<Labelled, ModelError> {
+fn summed(c: &mut Composer, one: Labeled, keeps: impl Fn(&Label) -> bool) -> Result<Labeled, ModelError> {
     let axes: Vec<usize> = (0..one.labels.len()).filter(|&axis| !keeps(&one.labels[axis])).collect();
     let sum = c.reduce(ReduceOp::Sum, &axes, &one.part)?;
     let kept = (0..one.labels.len()).filter(|axis| !axes.contains(axis));
     let (labels, shape): (Vec<Label>, Vec<u64>) = kept.map(|axis| (one.labels[axis], one.part.ty.shape[axis])).unzip();
-    Ok(Labelled { labels, part: c.reshape(&sum, &shape)? })
+    Ok(Labeled { labels, part: c.reshape(&sum, &shape)? })
 }
 
 /// Combines two operands by a product of matrices, whose batch dimensions are those that both have and that are needed later.
 fn combined(
     c: &mut Composer,
-    a: Labelled,
-    b: Labelled,
+    a: Labeled,
+    b: Labeled,
     is_needed: impl Fn(&Label) -> bool,
-) -> Result<Labelled, ModelError> {
+) -> Result<Labeled, ModelError> {
     let in_b = b.labels.clone();
     let in_a = a.labels.clone();
     let a = summed(c, a, |label| is_needed(label) || in_b.contains(label))?;
     let b = summed(c, b, |label| is_needed(label) || in_a.contains(label))?;
     let (batch, terms): (Vec<Label>, Vec<Label>) =
         a.labels.iter().copied().filter(|label| b.labels.contains(label)).partition(&is_needed);
-    let only = |one: &Labelled, other: &Labelled| -> Vec<Label> {
+    let only = |one: &Labeled, other: &Labeled| -> Vec<Label> {
         one.labels.iter().copied().filter(|label| !other.labels.contains(label)).collect()
     };
     let (rows, columns) = (only(&a, &b), only(&b, &a));
-    let sizes = |one: &Labelled, labels: &[Label]| labels.iter().filter_map(|&l| one.size(l)).collect::<Vec<u64>>();
+    let sizes = |one: &Labeled, labels: &[Label]| labels.iter().filter_map(|&l| one.size(l)).collect::<Vec<u64>>();
     let [batch_sizes, row_sizes, term_sizes] = [&batch, &rows, &terms].map(|labels| sizes(&a, labels));
     let column_sizes = sizes(&b, &columns);
     let count = |sizes: &[u64]| product(&c.view, sizes);
     let (batches, m, k, n) = (count(&batch_sizes)?, count(&row_sizes)?, count(&term_sizes)?, count(&column_sizes)?);
-    let ordered = |c: &mut Composer, one: &Labelled, order: [&[Label]; 3], shape: &[u64]| {
+    let ordered = |c: &mut Composer, one: &Labeled, order: [&[Label]; 3], shape: &[u64]| {
         let order: Vec<usize> =
             order.concat().iter().filter_map(|label| one.labels.iter().position(|own| own == label)).collect();
         let part = c.transpose(&one.part, &order)?;
@@ -205,5 +205,5 @@ fn combined(
         product_of(c, &left, &right, [false, false], 1.0)?
     };
     let shape = [batch_sizes, row_sizes, column_sizes].concat();
-    Ok(Labelled { labels: [batch, rows, columns].concat(), part: c.reshape(&y, &shape)? })
+    Ok(Labeled { labels: [batch, rows, columns].concat(), part: c.reshape(&y, &shape)? })
 }

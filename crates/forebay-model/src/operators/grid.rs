@@ -121,7 +121,7 @@ impl Sampler<'_> {
         sampling::taps(c, &positions, weights, last, index_type)
     }
 
-    /// The outer borders of the first and last elements, or their centres.
+    /// The outer borders of the first and last elements, or their centers.
     fn limits(&self, size: u64) -> (f32, f32) {
         if self.align_corners { (0.0, (size - 1) as f32) } else { (-0.5, size as f32 - 0.5) }
     }

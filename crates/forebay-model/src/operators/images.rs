@@ -13,7 +13,7 @@ pub const ROWS: &[Operator] = &[Operator { gradient: Gradient::Zero, ..composed!
 
 /// Returns an image of height x width x channels. Bytes that cannot be decoded give an image without pixels.
 ///
-/// JPEG leaves decoders some freedom: if colours are stored at half the resolution, values can differ by 2 from those of other decoders.
+/// JPEG leaves decoders some freedom: if colors are stored at half the resolution, values can differ by 2 from those of other decoders.
 fn image_decoder(view: NodeView) -> Result<Decomposition, ModelError> {
     let bytes = view.whole_constant(0)?;
     if bytes.data_type() != DataType::UInt8 || bytes.shape().len() != 1 {
@@ -23,7 +23,7 @@ fn image_decoder(view: NodeView) -> Result<Decomposition, ModelError> {
     let (channels, interleave): (u64, fn(DynamicImage) -> Vec<u8>) = match format {
         "RGB" => (3, |picture| picture.into_rgb8().into_raw()),
         "BGR" => (3, bgr),
-        "Grayscale" => (1, grey),
+        "Grayscale" => (1, gray),
         _ => return Err(view.error(format!("attribute pixel_format must be RGB, BGR or Grayscale, not '{format}'"))),
     };
     let (height, width, pixels) = match forebay_images::decode(bytes.bytes(), DECODED_BYTES_MAX) {
@@ -45,7 +45,7 @@ fn bgr(picture: DynamicImage) -> Vec<u8> {
 }
 
 /// Luma with the weights of ITU-R BT.601, rounded to the nearest integer, as in the operator's reference implementation.
-fn grey(picture: DynamicImage) -> Vec<u8> {
+fn gray(picture: DynamicImage) -> Vec<u8> {
     if !picture.color().has_color() {
         return picture.into_luma8().into_raw();
     }
@@ -66,8 +66,8 @@ mod tests {
         let picture = || DynamicImage::from(image::RgbImage::from_pixel(1, 1, image::Rgb([255, 128, 10])));
         assert_eq!(bgr(picture()), [10, 128, 255]);
         // 0.299 * 255 + 0.587 * 128 + 0.114 * 10 = 152.52
-        assert_eq!(grey(picture()), [153]);
-        let grey_already = DynamicImage::from(image::GrayImage::from_pixel(1, 1, image::Luma([77])));
-        assert_eq!(grey(grey_already), [77]);
+        assert_eq!(gray(picture()), [153]);
+        let gray_already = DynamicImage::from(image::GrayImage::from_pixel(1, 1, image::Luma([77])));
+        assert_eq!(gray(gray_already), [77]);
     }
 }

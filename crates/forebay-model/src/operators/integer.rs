@@ -215,7 +215,7 @@ fn result_zero(c: &mut Composer, i: usize) -> Result<(DataType, Part), ModelErro
     }
 }
 
-/// Sums without terms, as quantised numbers.
+/// Sums without terms, as quantized numbers.
 fn of_nothing(c: &mut Composer, sums: &Part, scaled: &Scaled, data_type: DataType) -> Result<Part, ModelError> {
     let sums = match &scaled.bias {
         Some(bias) => c.binary(BinaryOp::Add, sums, bias)?,
@@ -227,8 +227,8 @@ fn of_nothing(c: &mut Composer, sums: &Part, scaled: &Scaled, data_type: DataTyp
     saturate(c, &y, Some(&zero), data_type)
 }
 
-/// The product of matrices, as quantised numbers.
-fn quantised_product(
+/// The product of matrices, as quantized numbers.
+fn quantized_product(
     c: &mut Composer,
     factors: [&Factor; 2],
     transpose_b: bool,
@@ -258,7 +258,7 @@ fn qlinear_matmul(view: NodeView) -> Result<Decomposition, ModelError> {
     let of_both = c.binary(BinaryOp::Multiply, &of_a, &of_b)?;
     let scale = c.binary(BinaryOp::Divide, &of_both, &of_y)?;
     let (data_type, zero) = result_zero(&mut c, 7)?;
-    let y = quantised_product(&mut c, [&a, &b], false, (&Scaled { bias: None, scale, zero }, data_type))?;
+    let y = quantized_product(&mut c, [&a, &b], false, (&Scaled { bias: None, scale, zero }, data_type))?;
     c.finish(y)
 }
 
@@ -275,7 +275,7 @@ fn qlinear_conv(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// alpha op(a) op(b) + c, as real numbers or quantised.
+/// alpha op(a) op(b) + c, as real numbers or quantized.
 fn qgemm(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (mut a, b) = (Factor::of(&mut c, 0, 2)?, Factor::of(&mut c, 3, 5)?);
@@ -303,11 +303,11 @@ fn qgemm(view: NodeView) -> Result<Decomposition, ModelError> {
     let of_y = given_number(&mut c, 7)?;
     let scale = c.binary(BinaryOp::Divide, &of_both, &of_y)?;
     let (data_type, zero) = result_zero(&mut c, 8)?;
-    let y = quantised_product(&mut c, [&a, &b], transpose_b, (&Scaled { bias, scale, zero }, data_type))?;
+    let y = quantized_product(&mut c, [&a, &b], transpose_b, (&Scaled { bias, scale, zero }, data_type))?;
     c.finish(y)
 }
 
-/// A product of real numbers with quantised ones. The former are quantised according to their range.
+/// A product of real numbers with quantized ones. The former are quantized according to their range.
 fn dynamic_quantize_matmul(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
@@ -318,7 +318,7 @@ fn dynamic_quantize_matmul(view: NodeView) -> Result<Decomposition, ModelError> 
     c.finish(y)
 }
 
-/// A product of quantised numbers, as real numbers.
+/// A product of quantized numbers, as real numbers.
 fn matmul_integer_to_float(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (a, b) = (Factor::of(&mut c, 0, 4)?, Factor::of(&mut c, 1, 5)?);

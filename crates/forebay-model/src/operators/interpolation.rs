@@ -76,7 +76,7 @@ impl InterpolationKernel {
     /// The taps of `position` along an axis of `size` elements.
     pub(super) fn taps(&self, position: f64, size: u64) -> Taps {
         let reach = if self.cubic.is_some() { 2.0 } else { 1.0 } * self.stretch;
-        // The left neighbour of a whole position is the element before it.
+        // The left neighbor of a whole position is the element before it.
         let left = position.ceil() - 1.0;
         let first = (-reach).floor() as i64 + 1;
         let mut taps: Vec<(i64, f64)> = (first..2 - first)

@@ -1,4 +1,4 @@
-//! Normalisations.
+//! Normalizations.
 
 use forebay_base::kernel::{Activation, BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::{DataType, Kernel};
@@ -67,7 +67,7 @@ fn check_channels<'a>(view: &NodeView, x: &Part, parts: impl IntoIterator<Item =
     }
 }
 
-/// x normalised by its own statistics per group of channels, with scale and bias, followed by its means and variances.
+/// x normalized by its own statistics per group of channels, with scale and bias, followed by its means and variances.
 fn batch_normalized(c: &mut Composer, x: &Part, [scale, bias]: [&Part; 2], epsilon: f32, group_size: u64) -> Vec<Part> {
     let kernel = Kernel::BatchNormalizationTraining { epsilon, activation: Activation::None, group_size };
     let statistics = TensorType::new(x.ty.data_type.computed_in(), &scale.ty.shape);
@@ -88,7 +88,7 @@ fn layer_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish_all(vec![y, mean, deviation])
 }
 
-/// x normalised from an axis on, with scale and bias, followed by its means and inverse deviations, which do not have 16 bits.
+/// x normalized from an axis on, with scale and bias, followed by its means and inverse deviations, which do not have 16 bits.
 pub(super) fn layer_normalized(
     c: &mut Composer,
     x: &Part,
@@ -115,7 +115,7 @@ pub(super) fn layer_normalized(
     Ok([outputs[0].clone(), mean, deviation])
 }
 
-/// Rows of x normalised to mean 0 and variance 1, without scale and bias.
+/// Rows of x normalized to mean 0 and variance 1, without scale and bias.
 fn standardized_rows(c: &mut Composer, x: &Part, row_count: u64, epsilon: f32) -> Result<Part, ModelError> {
     let count = product(&c.view, &x.ty.shape)?;
     if row_count == 0 || count == 0 || count % row_count != 0 {
@@ -141,7 +141,7 @@ fn scaled(c: &mut Composer, x: &Part, shape: &[u64]) -> Result<Part, ModelError>
     c.binary(BinaryOp::Add, &product, &bias)
 }
 
-/// Normalises each channel of each image by its own statistics.
+/// Normalizes each channel of each image by its own statistics.
 fn instance_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
@@ -165,7 +165,7 @@ fn instance_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// Normalises groups of channels of each image by their own statistics. Scale and bias are per group before opset 21.
+/// Normalizes groups of channels of each image by their own statistics. Scale and bias are per group before opset 21.
 fn group_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
@@ -243,14 +243,14 @@ fn mean_variance_normalization(view: NodeView) -> Result<Decomposition, ModelErr
     let x = c.cast(&given, given.ty.data_type.computed_in());
     let along = axes(&view, view.ints("axes")?.unwrap_or(&[0, 2, 3]), x.ty.shape.len())?;
     let mean = c.reduce(ReduceOp::Mean, &along, &x)?;
-    let centred = c.binary(BinaryOp::Subtract, &x, &mean)?;
-    let square = c.binary(BinaryOp::Multiply, &centred, &centred)?;
+    let centered = c.binary(BinaryOp::Subtract, &x, &mean)?;
+    let square = c.binary(BinaryOp::Multiply, &centered, &centered)?;
     let variance = c.reduce(ReduceOp::Mean, &along, &square)?;
     // The root has no derivative at 0. The limit is too small to change a divisor in float32.
     let variance = c.unary(UnaryOp::Clip { low: f32::MIN_POSITIVE, high: f32::INFINITY }, &variance)?;
     let deviation = c.unary(UnaryOp::Sqrt, &variance)?;
     let divisor = c.affine(&deviation, 1.0, 1e-9)?;
-    let y = c.binary(BinaryOp::Divide, &centred, &divisor)?;
+    let y = c.binary(BinaryOp::Divide, &centered, &divisor)?;
     let y = c.cast(&y, given.ty.data_type);
     c.finish(y)
 }

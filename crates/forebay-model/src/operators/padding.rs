@@ -1,4 +1,4 @@
-//! Padding, and cropping or padding around the centre.
+//! Padding, and cropping or padding around the center.
 
 use forebay_base::kernel::PadMode;
 use forebay_base::{DataType, Kernel, Tensor};
@@ -150,7 +150,7 @@ fn repeating_pad(c: &mut Composer, x: &Part, padding: Padding, mode: Option<PadM
     Ok(y)
 }
 
-/// Each axis is cropped or padded with 0 around the centre to its size. If the difference is odd, the end gets the larger part.
+/// Each axis is cropped or padded with 0 around the center to its size. If the difference is odd, the end gets the larger part.
 fn center_crop_pad(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;

@@ -1,4 +1,4 @@
-//! Quantisation: real numbers as integers with a scale and a zero point, per tensor, along an axis or in blocks.
+//! Quantization: real numbers as integers with a scale and a zero point, per tensor, along an axis or in blocks.
 
 use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::{DataType, Kernel, narrow};
@@ -96,7 +96,7 @@ pub(super) fn saturate(
 }
 
 /// x minus its zero point, in float32, which represents integers of up to 16 bits exactly; 32-bit results are rounded once.
-pub(super) fn centred(c: &mut Composer, x: &Part, zero: Option<&Part>) -> Result<Part, ModelError> {
+pub(super) fn centered(c: &mut Composer, x: &Part, zero: Option<&Part>) -> Result<Part, ModelError> {
     if x.ty.data_type == DataType::Int32 {
         let x = match zero {
             None => x.clone(),
@@ -193,7 +193,7 @@ fn quantize_linear(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// Whether quantised numbers can have this floating-point type.
+/// Whether quantized numbers can have this floating-point type.
 fn is_narrow_float(data_type: DataType) -> bool {
     data_type.is_float() && data_type.is_narrow()
 }
@@ -208,13 +208,13 @@ fn dequantize_linear(view: NodeView) -> Result<Decomposition, ModelError> {
     let scale = c.cast(&scale, DataType::Float32);
     let scale = spread(&mut c, &x.ty, &scale)?;
     let zero = zero_point(&mut c, &x.ty)?;
-    let x = centred(&mut c, &x, zero.as_ref())?;
+    let x = centered(&mut c, &x, zero.as_ref())?;
     let y = c.binary(BinaryOp::Multiply, &x, &scale)?;
     let y = c.cast(&y, data_type);
     c.finish(y)
 }
 
-/// Quantises a tensor to uint8 with a scale and a zero point that are computed from its smallest element, its largest element and 0.
+/// Quantizes a tensor to uint8 with a scale and a zero point that are computed from its smallest element, its largest element and 0.
 pub(super) fn dynamically(c: &mut Composer, x: &Part) -> Result<[Part; 3], ModelError> {
     if x.ty.data_type != DataType::Float32 {
         return Err(c.view.error(format!("the input must be float32, not {}", x.ty)));
@@ -250,15 +250,15 @@ fn dynamic_quantize_linear(view: NodeView) -> Result<Decomposition, ModelError> 
     c.finish_all(results.to_vec())
 }
 
-/// A quantised tensor as real numbers; its integers, scale and zero point are three consecutive inputs.
+/// A quantized tensor as real numbers; its integers, scale and zero point are three consecutive inputs.
 fn real(c: &mut Composer, first: usize) -> Result<Part, ModelError> {
     let (x, scale, zero) = (c.input(first)?, given_number(c, first + 1)?, number(c, first + 2)?);
-    let x = centred(c, &x, zero.as_ref())?;
+    let x = centered(c, &x, zero.as_ref())?;
     c.binary(BinaryOp::Multiply, &x, &scale)
 }
 
-/// Real numbers as a quantised tensor; scale and zero point are two consecutive inputs.
-fn quantised(c: &mut Composer, x: &Part, first: usize, data_type: DataType) -> Result<Part, ModelError> {
+/// Real numbers as a quantized tensor; scale and zero point are two consecutive inputs.
+fn quantized(c: &mut Composer, x: &Part, first: usize, data_type: DataType) -> Result<Part, ModelError> {
     let (scale, zero) = (given_number(c, first)?, number(c, first + 1)?);
     let quotient = c.binary(BinaryOp::Divide, x, &scale)?;
     saturate(c, &quotient, zero.as_ref(), data_type)
@@ -269,7 +269,7 @@ fn of_two(view: NodeView, op: BinaryOp) -> Result<Decomposition, ModelError> {
     let data_type = view.input_type(0)?.data_type;
     let (a, b) = (real(&mut c, 0)?, real(&mut c, 3)?);
     let y = c.binary(op, &a, &b)?;
-    let y = quantised(&mut c, &y, 6, data_type)?;
+    let y = quantized(&mut c, &y, 6, data_type)?;
     c.finish(y)
 }
 
@@ -281,7 +281,7 @@ fn leaky_relu(view: NodeView) -> Result<Decomposition, ModelError> {
     of_one(view, UnaryOp::LeakyRelu { alpha: view.float("alpha", 0.01)? })
 }
 
-/// Applies a function to the real numbers and quantises the result.
+/// Applies a function to the real numbers and quantizes the result.
 fn with(
     view: NodeView,
     function: impl FnOnce(&mut Composer, &Part) -> Result<Part, ModelError>,
@@ -290,7 +290,7 @@ fn with(
     let data_type = view.input_type(0)?.data_type;
     let x = real(&mut c, 0)?;
     let y = function(&mut c, &x)?;
-    let y = quantised(&mut c, &y, 3, data_type)?;
+    let y = quantized(&mut c, &y, 3, data_type)?;
     c.finish(y)
 }
 
@@ -343,7 +343,7 @@ fn select(view: NodeView) -> Result<Decomposition, ModelError> {
     let condition = c.input(0)?;
     let (a, b) = (real(&mut c, 1)?, real(&mut c, 4)?);
     let y = c.select(&condition, &a, &b)?;
-    let y = quantised(&mut c, &y, 7, data_type)?;
+    let y = quantized(&mut c, &y, 7, data_type)?;
     c.finish(y)
 }
 
@@ -359,7 +359,7 @@ fn global_average_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     })
 }
 
-/// Concatenates inputs with their own scales along an axis: each is padded with zeros, and the sum of all is quantised.
+/// Concatenates inputs with their own scales along an axis: each is padded with zeros, and the sum of all is quantized.
 fn concatenate(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let count = view.node.inputs.len().saturating_sub(2) / 3;
@@ -390,6 +390,6 @@ fn concatenate(view: NodeView) -> Result<Decomposition, ModelError> {
         });
     }
     let sum = sum.unwrap_or_else(|| first.clone());
-    let y = quantised(&mut c, &sum, 0, data_type)?;
+    let y = quantized(&mut c, &sum, 0, data_type)?;
     c.finish(y)
 }

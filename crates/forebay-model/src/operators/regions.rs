@@ -143,17 +143,17 @@ impl Bins {
             None => c.unary(UnaryOp::Clip { low: 1.0, high: samples as f32 }, &wanted)?,
         };
         let numbers: Vec<f64> = (0..samples).map(|i| i as f64).collect();
-        let centres: Vec<f64> = numbers.iter().map(|number| number + 0.5).collect();
+        let centers: Vec<f64> = numbers.iter().map(|number| number + 0.5).collect();
         let mut numbers = c.floats(data_type, &[1, samples], &numbers)?;
-        let centres = if self.samples.is_none() && !self.is_average {
+        let centers = if self.samples.is_none() && !self.is_average {
             // Samples beyond a region's number repeat its last one, since terms of 0 would exceed negative ones.
             let last = c.affine(&exact, 1.0, -1.0)?;
             numbers = c.binary(BinaryOp::Minimum, &numbers, &last)?;
             c.affine(&numbers, 1.0, 0.5)?
         } else {
-            c.floats(data_type, &[1, samples], &centres)?
+            c.floats(data_type, &[1, samples], &centers)?
         };
-        let fractions = c.binary(BinaryOp::Divide, &centres, &exact)?;
+        let fractions = c.binary(BinaryOp::Divide, &centers, &exact)?;
         let fractions = c.reshape(&fractions, &[fractions.ty.shape[0], 1, samples])?;
         let firsts: Vec<f64> = (0..bins).map(|i| i as f64).collect();
         let firsts = c.floats(data_type, &[1, bins, 1], &firsts)?;

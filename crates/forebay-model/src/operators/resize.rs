@@ -229,17 +229,17 @@ impl Coordinates<'_> {
         };
         let single = |x: f64| if self.is_single { f64::from(x as f32) } else { x };
         let scale = single(scale);
-        let from_centre = |i: f64| single(single((i + 0.5) / scale) - 0.5);
+        let from_center = |i: f64| single(single((i + 0.5) / scale) - 0.5);
         let position = |i: u64| -> Option<f64> {
             let i = i as f64;
             Some(match self.transformation {
-                "half_pixel" => from_centre(i),
+                "half_pixel" => from_center(i),
                 "half_pixel_symmetric" => {
                     let adjustment = size / (scale * from as f64);
                     single(from as f64 / 2.0 * (1.0 - adjustment) + (i + 0.5) / scale - 0.5)
                 }
                 "pytorch_half_pixel" if to == 1 => 0.0,
-                "pytorch_half_pixel" => from_centre(i),
+                "pytorch_half_pixel" => from_center(i),
                 "align_corners" if to == 1 => 0.0,
                 "align_corners" => single(i * last / (length - 1.0)),
                 "asymmetric" => single(i / scale),
@@ -284,16 +284,16 @@ fn nearest(c: &mut Composer, x: &Part, axis: usize, indices: &[i64]) -> Result<P
     c.reshape(&blocks, &shape)
 }
 
-/// The weighted sum of the two neighbours. At a position without a second neighbour, the first one is also the second, so that no infinite
-/// element is multiplied by 0. For integers, the weighted difference is added to the first neighbour instead: between equal ones, a
+/// The weighted sum of the two neighbors. At a position without a second neighbor, the first one is also the second, so that no infinite
+/// element is multiplied by 0. For integers, the weighted difference is added to the first neighbor instead: between equal ones, a
 /// weighted sum could be slightly less than they are and then be truncated.
 fn linear(c: &mut Composer, x: &Part, axis: usize, positions: &[f64], are_integers: bool) -> Result<Part, ModelError> {
     let mut shape = vec![1; x.ty.shape.len() - axis];
     shape[0] = positions.len() as u64;
-    let mut neighbour = |round: fn(f64) -> f64| {
+    let mut neighbor = |round: fn(f64) -> f64| {
         take(c, x, axis, &positions.iter().map(|&position| round(position) as i64).collect::<Vec<_>>())
     };
-    let (left, right) = (neighbour(f64::floor), neighbour(f64::ceil));
+    let (left, right) = (neighbor(f64::floor), neighbor(f64::ceil));
     let weights = positions.iter().map(|position| position.fract());
     if are_integers {
         let weights = c.floats(x.ty.data_type, &shape, &weights.collect::<Vec<_>>())?;
@@ -303,9 +303,9 @@ fn linear(c: &mut Composer, x: &Part, axis: usize, positions: &[f64], are_intege
     }
     let of_right: Vec<f64> = weights.map(|weight| if weight == 0.0 { 0.5 } else { weight }).collect();
     let of_left: Vec<f64> = of_right.iter().map(|weight| 1.0 - weight).collect();
-    let [left, right] = [(left, of_left), (right, of_right)].map(|(neighbour, weights)| {
+    let [left, right] = [(left, of_left), (right, of_right)].map(|(neighbor, weights)| {
         let weights = c.floats(x.ty.data_type, &shape, &weights)?;
-        c.binary(BinaryOp::Multiply, &neighbour, &weights)
+        c.binary(BinaryOp::Multiply, &neighbor, &weights)
     });
     c.binary(BinaryOp::Add, &left?, &right?)
 }

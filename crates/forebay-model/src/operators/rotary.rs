@@ -16,7 +16,7 @@ pub const ROWS: &[Operator] = &[composed!("RotaryEmbedding", rotary_embedding)];
 pub(super) struct Rotation {
     /// Cosines and sines, one for every pair: [.., pairs], which broadcast to x except in its last dimension.
     pub angles: [Part; 2],
-    /// Whether the elements of a pair are neighbours; otherwise they are half the number of rotated elements apart.
+    /// Whether the elements of a pair are neighbors; otherwise they are half the number of rotated elements apart.
     pub interleaved: bool,
 }
 

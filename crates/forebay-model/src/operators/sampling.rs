@@ -19,21 +19,21 @@ pub(super) struct Taps {
     pub weights: Option<Part>,
 }
 
-/// Polynomials in the distance from the left neighbour, whose values are the weights of the taps.
+/// Polynomials in the distance from the left neighbor, whose values are the weights of the taps.
 pub(super) struct Polynomials {
-    /// Position of the first tap relative to the left neighbour.
+    /// Position of the first tap relative to the left neighbor.
     pub first: i64,
     /// The taps' coefficients for each power, from the highest to the constant.
     pub coefficients: Vec<Vec<f64>>,
 }
 
 impl Polynomials {
-    /// Linear interpolation between the two neighbours.
+    /// Linear interpolation between the two neighbors.
     pub(super) fn linear() -> Polynomials {
         Polynomials { first: 0, coefficients: vec![vec![-1.0, 1.0], vec![1.0, 0.0]] }
     }
 
-    /// Cubic convolution of four neighbours with coefficient `a`.
+    /// Cubic convolution of four neighbors with coefficient `a`.
     pub(super) fn cubic(a: f64) -> Polynomials {
         let coefficients = vec![
             vec![a, a + 2.0, -a - 2.0, -a],

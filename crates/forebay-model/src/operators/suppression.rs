@@ -14,7 +14,7 @@ struct Corners {
 }
 
 impl Corners {
-    /// Creates a box from any two opposite corners, or from a centre and sizes.
+    /// Creates a box from any two opposite corners, or from a center and sizes.
     fn of(numbers: &[f32], is_center: bool) -> Corners {
         let &[a, b, c, d] = numbers else { return Corners { low: [0.0; 2], high: [0.0; 2] } };
         if is_center {

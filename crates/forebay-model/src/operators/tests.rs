@@ -210,15 +210,15 @@ fn samples(domain: &str, op_type: &str) -> Vec<Sample> {
             })
             .collect(),
         "QLinearMatMul" | "QGemm" => {
-            let mut inputs = quantised(UInt8, &[2, 3]);
-            inputs.extend(quantised(Int8, &[3, 4]));
+            let mut inputs = quantized(UInt8, &[2, 3]);
+            inputs.extend(quantized(Int8, &[3, 4]));
             inputs.extend((op_type == "QGemm").then_some(Input::Absent));
             inputs.extend([fed(&[]), Input::Fed(UInt8, vec![])]);
             newest(inputs, vec![])
         }
         "QLinearConv" => {
-            let mut inputs = quantised(UInt8, &[1, 2, 5, 5]);
-            inputs.extend(quantised(Int8, &[4, 2, 3, 3]));
+            let mut inputs = quantized(UInt8, &[1, 2, 5, 5]);
+            inputs.extend(quantized(Int8, &[4, 2, 3, 3]));
             inputs.extend([fed(&[]), Input::Fed(UInt8, vec![]), Input::Fed(Int32, vec![4])]);
             newest(inputs, vec![])
         }
@@ -227,28 +227,28 @@ fn samples(domain: &str, op_type: &str) -> Vec<Sample> {
             newest(inputs, vec![])
         }
         "QLinearAdd" | "QLinearMul" => {
-            let mut inputs = quantised(UInt8, &[2, 3]);
-            inputs.extend(quantised(UInt8, &[3]));
+            let mut inputs = quantized(UInt8, &[2, 3]);
+            inputs.extend(quantized(UInt8, &[3]));
             inputs.extend([fed(&[]), Input::Fed(UInt8, vec![])]);
             newest(inputs, vec![])
         }
         "QLinearSigmoid" | "QLinearGlobalAveragePool" | "QLinearLeakyRelu" | "QLinearSoftmax" => {
-            let mut inputs = quantised(UInt8, &[2, 3, 4, 4]);
+            let mut inputs = quantized(UInt8, &[2, 3, 4, 4]);
             inputs.extend([fed(&[]), Input::Fed(UInt8, vec![])]);
             newest(inputs, vec![])
         }
         "QLinearAveragePool" => [0, 1]
             .into_iter()
             .map(|last| {
-                let mut inputs = quantised(Int8, if last == 0 { &[1, 2, 5, 5] } else { &[1, 5, 5, 2] });
+                let mut inputs = quantized(Int8, if last == 0 { &[1, 2, 5, 5] } else { &[1, 5, 5, 2] });
                 inputs.extend([fed(&[]), Input::Fed(Int8, vec![])]);
                 (1, inputs, vec![list("kernel_shape", &[2, 2]), int("channels_last", last)], 1)
             })
             .collect(),
         "QLinearWhere" => {
             let mut inputs = vec![Input::Fed(Bool, vec![3])];
-            inputs.extend(quantised(UInt8, &[2, 3]));
-            inputs.extend(quantised(UInt8, &[]));
+            inputs.extend(quantized(UInt8, &[2, 3]));
+            inputs.extend(quantized(UInt8, &[]));
             inputs.extend([fed(&[]), Input::Fed(UInt8, vec![])]);
             newest(inputs, vec![])
         }
@@ -260,8 +260,8 @@ fn samples(domain: &str, op_type: &str) -> Vec<Sample> {
         }
         "QLinearConcat" => {
             let mut inputs = vec![fed(&[]), Input::Fed(UInt8, vec![])];
-            inputs.extend(quantised(UInt8, &[2, 3]));
-            inputs.extend(quantised(UInt8, &[2, 1]));
+            inputs.extend(quantized(UInt8, &[2, 3]));
+            inputs.extend(quantized(UInt8, &[2, 1]));
             newest(inputs, vec![int("axis", 1)])
         }
         "Max" | "Mean" | "Min" | "Sum" => newest(vec![fed(&[2, 3]), fed(&[3]), fed(&[1, 1])], vec![]),
@@ -551,7 +551,7 @@ fn samples(domain: &str, op_type: &str) -> Vec<Sample> {
 }
 
 /// Integers with a scale and a zero point.
-fn quantised(data_type: DataType, shape: &[u64]) -> Vec<Input> {
+fn quantized(data_type: DataType, shape: &[u64]) -> Vec<Input> {
     vec![Input::Fed(data_type, shape.to_vec()), fed(&[]), Input::Fed(data_type, vec![])]
 }
 

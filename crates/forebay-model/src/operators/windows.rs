@@ -55,13 +55,13 @@ fn mel_weights(view: NodeView) -> Result<Decomposition, ModelError> {
     }
     constant(view, &[bins, bands], |i| {
         let (bin, band) = ((i / bands) as f64, i % bands);
-        let (left, centre, right) = (corner(band), corner(band + 1), corner(band + 2));
-        if bin >= centre && bin < right {
-            (right - bin) / (right - centre)
-        } else if bin == centre {
+        let (left, center, right) = (corner(band), corner(band + 1), corner(band + 2));
+        if bin >= center && bin < right {
+            (right - bin) / (right - center)
+        } else if bin == center {
             1.0
-        } else if bin >= left && bin < centre {
-            (bin - left) / (centre - left)
+        } else if bin >= left && bin < center {
+            (bin - left) / (center - left)
         } else {
             0.0
         }

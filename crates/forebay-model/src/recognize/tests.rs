@@ -1,4 +1,4 @@
-//! Attention is recognised in the forms that exporters write, and only in those.
+//! Attention is recognized in the forms that exporters write, and only in those.
 
 use forebay_base::{DataType, Tensor};
 
@@ -49,7 +49,7 @@ impl Writer {
         [q, k, v]
     }
 
-    /// Returns the names of the operators after attention has been recognised.
+    /// Returns the names of the operators after attention has been recognized.
     fn found(mut self, y: ValueId, is_inference: bool) -> Vec<String> {
         self.0.outputs.push(y);
         attention(&mut self.0, is_inference).unwrap();
@@ -166,6 +166,26 @@ fn dropout_is_left_out_in_inference_alone() {
         let p = writer.node("Dropout", &[p], &[]);
         let y = writer.node("MatMul", &[p, v], &[]);
         assert_eq!(writer.found(y, is_inference).contains(&"Attention".to_string()), is_inference);
+    }
+}
+
+/// PyTorch's exporters replace NaN by 0 after the softmax of masked scores.
+#[test]
+fn a_guard_against_rows_without_keys_is_part_of_attention() {
+    for (replacement, guards_itself, expected) in [(0.0, true, true), (1.0, true, false), (0.0, false, false)] {
+        let mut writer = Writer::new();
+        let [q, k, v] = writer.operands();
+        let mask = writer.input("mask", DataType::Float32, &[2, 1, 5, 7]);
+        let other = writer.input("other", DataType::Float32, &[2, 3, 5, 7]);
+        let s = writer.node("MatMul", &[q, k], &[]);
+        let s = writer.node("Add", &[s, mask], &[]);
+        let p = writer.node("Softmax", &[s], &[]);
+        let is_nan = writer.node("IsNaN", &[if guards_itself { p } else { other }], &[]);
+        let replacement = writer.number(replacement);
+        let p = writer.node("Where", &[is_nan, replacement, p], &[]);
+        let y = writer.node("MatMul", &[p, v], &[]);
+        let found = writer.found(y, false);
+        assert_eq!(found == ["Transpose", "Attention"], expected, "{found:?}");
     }
 }
 

@@ -1,8 +1,8 @@
-//! The choice of the loss that training minimises. The formulas are in `losses.rs` and `regions.rs`.
+//! The choice of the loss that training minimizes. The formulas are in `losses.rs` and `regions.rs`.
 
 use forebay_base::Tensor;
 
-/// The loss that training minimises. Labels that are *classes* are int64 class indices, of the prediction's shape without the class axis;
+/// The loss that training minimizes. Labels that are *classes* are int64 class indices, of the prediction's shape without the class axis;
 /// *targets* are float32 numbers of the prediction's shape. A negative class axis counts from the end; `None` is axis 1.
 ///
 /// ```
@@ -85,7 +85,7 @@ pub enum Loss {
     CosineEmbedding {
         /// The axis of the vectors.
         axis: Option<i64>,
-        /// The cosine above which a dissimilar pair of vectors is penalised, from -1 to 1.
+        /// The cosine above which a dissimilar pair of vectors is penalized, from -1 to 1.
         margin: f32,
         /// The name of the output with the other vectors of the pairs. `None`: these are the targets.
         other_output: Option<String>,
@@ -110,7 +110,7 @@ pub enum Loss {
         /// How strongly confident predictions are down-weighted, at least 0.
         gamma: f32,
     },
-    /// Dice: the mean over samples and classes of 1 - (2 overlap + smooth) / (predicted + labelled + smooth), like MONAI's `DiceLoss`.
+    /// Dice: the mean over samples and classes of 1 - (2 overlap + smooth) / (predicted + labeled + smooth), like MONAI's `DiceLoss`.
     Dice(Region),
     /// Dice plus cross-entropy, like MONAI's `DiceCELoss`; for targets, Dice plus binary cross-entropy.
     DiceCrossEntropy {
@@ -310,7 +310,7 @@ pub struct Region {
     pub include_background: bool,
     /// Whether all samples of a batch form one region, instead of one region each.
     pub batch: bool,
-    /// Whether Dice sums squares for `predicted` and `labelled`.
+    /// Whether Dice sums squares for `predicted` and `labeled`.
     pub squared: bool,
     /// The label that does not count, if labels are classes.
     pub ignore_index: Option<i64>,

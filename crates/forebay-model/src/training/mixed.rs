@@ -1,5 +1,5 @@
 //! Mixed precision, like PyTorch's autocast: products and convolutions, and the operators that follow them, compute in 16 bits. Parameters,
-//! their updates, normalisations, sums and the loss stay float32.
+//! their updates, normalizations, sums and the loss stay float32.
 //!
 //! Each value can exist in both types; the conversion to the other type is made where that type is first needed. Values kept for the
 //! backward pass therefore have 16 bits wherever the forward pass computed in 16 bits. A node with a constant that 16 bits cannot hold,

@@ -27,7 +27,7 @@ pub(super) struct TrainingMode {
     pub updates: Vec<Update>,
     /// The initializers that are running statistics and do not train.
     pub statistics: BTreeSet<ValueId>,
-    /// Whether batch normalisations use the statistics of the batch.
+    /// Whether batch normalizations use the statistics of the batch.
     pub has_batch_statistics: bool,
     /// The input of the step number and the seed, if needed.
     pub step: Option<ValueId>,
@@ -47,7 +47,7 @@ impl TrainingMode {
     }
 }
 
-/// Replaces batch normalisation and dropout by their training forms; operators that draw random numbers get the step number.
+/// Replaces batch normalization and dropout by their training forms; operators that draw random numbers get the step number.
 pub(super) fn enter(graph: &mut Graph) -> Result<TrainingMode, ModelError> {
     let mut mode = TrainingMode::default();
     // The latest value of running statistics that several nodes share: each node's update continues from the previous one.
@@ -77,6 +77,24 @@ pub(super) fn enter(graph: &mut Graph) -> Result<TrainingMode, ModelError> {
     graph.nodes = in_float32(graph, nodes);
     mode.update_nodes = in_float32(graph, std::mem::take(&mut mode.update_nodes));
     Ok(mode)
+}
+
+/// Makes batch normalizations use their running statistics. A model that was exported for training has those of the batch.
+pub(super) fn leave(graph: &mut Graph) {
+    for i in 0..graph.nodes.len() {
+        let node = &graph.nodes[i];
+        let Operation::Onnx { domain, op_type, .. } = &node.operation else { continue };
+        let is_normalization = domain.is_empty() && op_type == "BatchNormalization";
+        if !is_normalization || node.outputs.iter().skip(1).flatten().any(|&output| is_used(graph, output)) {
+            continue;
+        }
+        let node = &mut graph.nodes[i];
+        if let Operation::Onnx { attributes, .. } = &mut node.operation
+            && attributes.remove("training_mode").is_some()
+        {
+            node.outputs.truncate(1);
+        }
+    }
 }
 
 /// Puts conversions around the kernels among these nodes that do not accept the 16-bit floating-point types of their operands.
@@ -110,7 +128,7 @@ fn in_float32(graph: &mut Graph, nodes: Vec<Node>) -> Vec<Node> {
     std::mem::replace(&mut graph.nodes, others)
 }
 
-/// Normalises with the statistics of the batch, and moves the running statistics towards them. As in PyTorch, the running variance is
+/// Normalizes with the statistics of the batch, and moves the running statistics towards them. As in PyTorch, the running variance is
 /// unbiased.
 fn batch_normalization(
     graph: &mut Graph,

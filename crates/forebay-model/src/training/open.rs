@@ -16,7 +16,7 @@ pub const GRADIENT_PREFIX: &str = "gradient:";
 /// The prefix that turns a running statistic's name into the name of its next value.
 pub const NEXT_PREFIX: &str = "next:";
 
-/// Returns a graph in evaluation form, whose values all have types, with its weights as inputs. With `training`, batch normalisation and
+/// Returns a graph in evaluation form, whose values all have types, with its weights as inputs. With `training`, batch normalization and
 /// dropout behave as in training: the next running statistics are outputs named `next:NAME`, and random values are a function of the input
 /// `forebay.step` (a number from 1, and a seed).
 ///
@@ -101,7 +101,7 @@ fn append(graph: &mut Graph, op_type: &str, inputs: &[ValueId]) -> Result<ValueI
     Ok(output)
 }
 
-/// Decomposes batch normalisation in evaluation form, which has a gradient only in training. Returns the statistics that it uses.
+/// Decomposes batch normalization in evaluation form, which has a gradient only in training. Returns the statistics that it uses.
 fn write_out_normalization(graph: &mut Graph) -> Result<BTreeSet<ValueId>, ModelError> {
     let mut statistics = BTreeSet::new();
     for node in std::mem::take(&mut graph.nodes) {
@@ -125,8 +125,8 @@ fn write_out_normalization(graph: &mut Graph) -> Result<BTreeSet<ValueId>, Model
         let deviation = append(graph, "Sqrt", &[variance])?;
         let factor = append(graph, "Div", &[scale, deviation])?;
         let [mean, factor, bias] = [mean, factor, bias].map(|value| append(graph, "Reshape", &[value, shape]));
-        let centred = append(graph, "Sub", &[x, mean?])?;
-        let scaled = append(graph, "Mul", &[centred, factor?])?;
+        let centered = append(graph, "Sub", &[x, mean?])?;
+        let scaled = append(graph, "Mul", &[centered, factor?])?;
         let operation = Operation::onnx("Add", &[]);
         graph.nodes.push(Node { operation, inputs: vec![Some(scaled), Some(bias?)], outputs: node.outputs, ..node });
     }

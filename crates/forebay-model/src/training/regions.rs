@@ -24,7 +24,7 @@ enum Labels {
 
 impl Compared {
     /// Returns x where the label is the class, or x times the target.
-    fn labelled(&self, f: &mut Formula, x: ValueId) -> ValueId {
+    fn labeled(&self, f: &mut Formula, x: ValueId) -> ValueId {
         match self.labels {
             Labels::Targets(targets) => f.multiply(x, targets),
             Labels::Classes(hot) => {
@@ -35,7 +35,7 @@ impl Compared {
     }
 
     /// Returns the rest of x.
-    fn unlabelled(&self, f: &mut Formula, x: ValueId) -> ValueId {
+    fn unlabeled(&self, f: &mut Formula, x: ValueId) -> ValueId {
         match self.labels {
             Labels::Targets(targets) => {
                 let rest = f.affine(targets, -1.0, 1.0);
@@ -127,15 +127,15 @@ fn ratio(f: &mut Formula, numerator: ValueId, denominator: ValueId, region: &Reg
 pub(super) fn dice(term: &mut Term, labels: ValueId, region: &Region) -> Result<ValueId, ModelError> {
     let compared = compared(term, labels, region)?;
     let f = &mut *term.f;
-    let overlap = compared.labelled(f, compared.shares);
-    let labelled = match compared.labels {
+    let overlap = compared.labeled(f, compared.shares);
+    let labeled = match compared.labels {
         Labels::Classes(hot) => f.floats(hot),
         Labels::Targets(targets) if region.squared => f.multiply(targets, targets),
         Labels::Targets(targets) => targets,
     };
     let predicted = if region.squared { f.multiply(compared.shares, compared.shares) } else { compared.shares };
-    let [overlap, labelled, predicted] = [overlap, labelled, predicted].map(|x| over_places(f, x, region));
-    let sum = f.add(labelled, predicted);
+    let [overlap, labeled, predicted] = [overlap, labeled, predicted].map(|x| over_places(f, x, region));
+    let sum = f.add(labeled, predicted);
     let twice = f.affine(overlap, 2.0, 0.0);
     let scores = ratio(f, twice, sum, region);
     Ok(mean_of_losses(f, scores, region))
@@ -169,10 +169,10 @@ pub(super) fn tversky(
 ) -> Result<ValueId, ModelError> {
     let compared = compared(term, labels, region)?;
     let f = &mut *term.f;
-    let overlap = compared.labelled(f, compared.shares);
-    let wrong = compared.unlabelled(f, compared.shares);
+    let overlap = compared.labeled(f, compared.shares);
+    let wrong = compared.unlabeled(f, compared.shares);
     let rest = f.affine(compared.shares, -1.0, 1.0);
-    let missed = compared.labelled(f, rest);
+    let missed = compared.labeled(f, rest);
     let [overlap, wrong, missed] = [overlap, wrong, missed].map(|x| over_places(f, x, region));
     let (wrong, missed) = (f.scaled(wrong, alpha), f.scaled(missed, beta));
     let sum = f.add(overlap, wrong);

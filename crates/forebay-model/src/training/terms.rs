@@ -17,7 +17,7 @@ use crate::infer::infer_node;
 ///
 /// let mut options = TrainingOptions::default();
 /// let mut depth = LossTerm::new("depth", Loss::MeanAbsoluteError);
-/// (depth.weight, depth.labels) = (0.5, Some("metres".to_string()));
+/// (depth.weight, depth.labels) = (0.5, Some("meters".to_string()));
 /// options.terms.push(depth);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -25,7 +25,7 @@ use crate::infer::infer_node;
 pub struct LossTerm {
     /// The name of the output.
     pub output: String,
-    /// The loss to minimise. [`Loss::Output`] is the output itself, of one element.
+    /// The loss to minimize. [`Loss::Output`] is the output itself, of one element.
     pub loss: Loss,
     /// The factor of the loss, at least 0.
     pub weight: f32,

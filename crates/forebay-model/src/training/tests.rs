@@ -97,7 +97,7 @@ fn digits_trains_all_but_statistics() {
         assert_eq!(graph.ty(gradient), graph.ty(parameter));
         assert!(graph.outputs.contains(&gradient));
     }
-    // The unbiased variance of the first normalisation: 50 images of 8 x 8 elements per channel.
+    // The unbiased variance of the first normalization: 50 images of 8 x 8 elements per channel.
     let corrections: Vec<f32> = kernels(graph)
         .into_iter()
         .filter_map(|kernel| match kernel {
@@ -193,6 +193,17 @@ fn validation_keeps_evaluation_form() {
     assert!(validation.graph.nodes.iter().any(|node| node.operation.name() == "BatchNormalization"));
     assert_eq!(validation.graph.outputs, [validation.loss, validation.prediction]);
     lower(&validation.graph, &BTreeSet::new()).unwrap();
+    // So does that of a model that was exported for training.
+    let mut exported = digits();
+    for node in &mut exported.nodes {
+        if let Operation::Onnx { op_type, attributes, .. } = &mut node.operation
+            && op_type == "BatchNormalization"
+        {
+            attributes.insert("training_mode".to_string(), Attribute::Int(1));
+        }
+    }
+    let again = loss_graph(&exported, &options).unwrap();
+    assert_eq!(format!("{:?}", again.graph.nodes), format!("{:?}", validation.graph.nodes));
     options.loss_output = Some("nothing".to_string());
     let error = loss_graph(&digits(), &options).unwrap_err().to_string();
     assert!(error.contains("'nothing'") && error.contains("'logits'"), "{error}");
@@ -451,7 +462,7 @@ fn constant(graph: &mut Graph, shape: &[u64], values: &[f32]) -> ValueId {
     id
 }
 
-/// Batch normalisations, one after the other, with initializers of these names as scale, bias, mean and variance. Those whose names begin
+/// Batch normalizations, one after the other, with initializers of these names as scale, bias, mean and variance. Those whose names begin
 /// with "constant" are constants.
 fn normalizations(layers: &[[&str; 4]]) -> Graph {
     let mut graph = Graph::default();
@@ -522,14 +533,14 @@ fn outputs_of_several_sizes() -> Graph {
     let images = append(&mut graph, "Conv", &[], &[Some(x), Some(w)]);
     let window = ["kernel_shape", "strides"].map(|name| (name, Attribute::Ints(vec![2, 2])));
     let halves = append(&mut graph, "AveragePool", &window, &[Some(images)]);
-    let grey = append(&mut graph, "Relu", &[], &[Some(images)]);
-    let grey = append(&mut graph, "Conv", &[], &[Some(grey), Some(v)]);
+    let gray = append(&mut graph, "Relu", &[], &[Some(images)]);
+    let gray = append(&mut graph, "Conv", &[], &[Some(gray), Some(v)]);
     let s = floats_in(&mut graph, "s", &[2, 6, 3]);
     let u = ones(&mut graph, "u", &[3, 4]);
     let sequences = append(&mut graph, "MatMul", &[], &[Some(s), Some(u)]);
     let half = ones(&mut graph, "half", &[3, 2]);
     let fewer_classes = append(&mut graph, "MatMul", &[], &[Some(s), Some(half)]);
-    graph.outputs = vec![images, halves, grey, sequences, fewer_classes];
+    graph.outputs = vec![images, halves, gray, sequences, fewer_classes];
     graph
 }
 

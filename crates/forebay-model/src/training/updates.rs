@@ -65,7 +65,7 @@ pub(super) fn append(
 }
 
 impl Rule<'_, '_, '_> {
-    /// Adds a state that is initialised with zeros.
+    /// Adds a state that is initialized with zeros.
     fn state(&mut self, suffix: &str, shape: &[u64]) -> ValueId {
         let parameter = self.f.graph.value(self.parameter).name.clone();
         let contents = Contents::zeros(TensorType::new(self.f.ty(self.parameter).data_type, shape));

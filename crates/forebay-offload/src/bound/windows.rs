@@ -10,8 +10,8 @@ use super::{CopyDirection, Position, Prices, Problem};
 const WINDOWS_MAX: usize = 1 << 21;
 /// The windows that are looked at for a peak in any case.
 const WINDOWS_MIN: usize = 16;
-/// The number of neighbouring positions that share a list of the gaps around them.
-const NEIGHBOURS: usize = 64;
+/// The number of neighboring positions that share a list of the gaps around them.
+const NEIGHBORS: usize = 64;
 
 /// A stretch of the step within which bytes certainly cross in one direction.
 #[derive(Clone, Debug)]
@@ -92,7 +92,7 @@ pub(super) struct Step<'a> {
     gaps: Vec<BlockGap>,
     /// By position: the bytes of all gaps that it lies in.
     gap_bytes: Vec<f64>,
-    /// For each [`NEIGHBOURS`] positions: the gaps around those of them at which not all fit.
+    /// For each [`NEIGHBORS`] positions: the gaps around those of them at which not all fit.
     around: Vec<Vec<u32>>,
     profiles: [Vec<Profile>; 2],
     /// The sum of the least times before each position.
@@ -117,11 +117,11 @@ impl<'a> Step<'a> {
         let short: Vec<usize> = (0..positions.len()).filter(is_short).collect();
         let short: Vec<i64> =
             [0, count].iter().flat_map(|step| short.iter().map(move |&at| at as i64 + step)).collect();
-        let mut around: Vec<Vec<u32>> = vec![Vec::new(); positions.len().div_ceil(NEIGHBOURS)];
+        let mut around: Vec<Vec<u32>> = vec![Vec::new(); positions.len().div_ceil(NEIGHBORS)];
         for (index, gap) in gaps.iter().enumerate() {
             let first = short.partition_point(|&at| at <= gap.from);
             for &position in short[first..].iter().take_while(|&&at| at < gap.to) {
-                let near = &mut around[position.rem_euclid(count) as usize / NEIGHBOURS];
+                let near = &mut around[position.rem_euclid(count) as usize / NEIGHBORS];
                 if near.last() != Some(&(index as u32)) {
                     near.push(index as u32);
                 }
@@ -161,7 +161,7 @@ impl<'a> Step<'a> {
     /// The gaps around a position at which not all of them fit, in the step in which that position is `peak`.
     pub fn around(&self, peak: i64) -> impl Iterator<Item = BlockGap> + '_ {
         let index = peak.rem_euclid(self.count);
-        let near = self.around[index as usize / NEIGHBOURS].iter().map(move |&gap| self.gaps[gap as usize]);
+        let near = self.around[index as usize / NEIGHBORS].iter().map(move |&gap| self.gaps[gap as usize]);
         // A gap may continue into the next step.
         let lies_in = move |gap: &BlockGap| [index, index + self.count].iter().any(|&at| gap.from < at && at < gap.to);
         near.filter(lies_in).map(move |gap| gap.around(peak, self.count))

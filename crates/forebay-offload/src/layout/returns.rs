@@ -36,7 +36,7 @@ struct Returns<'l, 'w> {
 impl Layout<'_> {
     /// Places all returns again, and returns how much longer each slot becomes. What leaves, and when, stays the same, and so does what
     /// returns from a host that is full at times.
-    pub fn return_anew(&mut self) -> Vec<u64> {
+    pub fn place_again(&mut self) -> Vec<u64> {
         let mut returns = Returns::new(self);
         returns.spare();
         returns.place();

@@ -104,10 +104,10 @@ impl Layout<'_> {
         }
         let mut relief = Sweep::new(self, strategy).run();
         if relief.fits {
-            let mut anew = self.clone();
-            let added_ns = anew.return_anew();
+            let mut other = self.clone();
+            let added_ns = other.place_again();
             if added_ns.iter().sum::<u64>() < relief.added_ns.iter().sum() {
-                *self = anew;
+                *self = other;
                 relief.added_ns = added_ns;
             }
         }

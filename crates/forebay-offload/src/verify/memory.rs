@@ -30,7 +30,7 @@ pub enum Version {
 /// The ranges of a tensor with their contents; `None` while they are being written.
 type Ranges = BTreeMap<u64, (u64, Option<Version>)>;
 
-/// Everything that a memory holds, by tensor: start, end and contents of each range, neighbours merged.
+/// Everything that a memory holds, by tensor: start, end and contents of each range, neighbors merged.
 pub type Contents = Vec<Vec<(u64, u64, Option<Version>)>>;
 
 /// A memory.

@@ -231,8 +231,8 @@ impl Lines {
                 let stride = operand.desc.effective_strides()[along.axis] as i64 * along.elements as i64;
                 self.bases[index] += along.first as i64 * stride;
                 side.strides[index] = stride * along.step;
-                if counts && index == 0 {
-                    // Elements are counted as if they were packed.
+                if counts && index == reads {
+                    // Elements of the first result are counted as if they were packed.
                     side.strides[self.bases.len() - 1] = packed_strides(operand.desc.sizes())[along.axis] as i64;
                 }
                 let size = operand.desc.sizes()[along.axis];

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gradient_that_is_rounded_before_a_normalisation_stays_rounded() {
+    fn a_gradient_that_is_rounded_before_a_normalization_stays_rounded() {
         for (name, count) in [("gradient", 2), ("half gradient", 3)] {
             let mut mixed = Mixed::default();
             let [x, scale, bias, y, mean, variance, dy, gradient, dx] =

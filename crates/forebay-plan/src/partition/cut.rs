@@ -235,7 +235,7 @@ impl Seen {
             (Placement::Window(window), _) => *window = self.window.unwrap_or_else(|| window.clone()),
             (Placement::Starts(starts), Some(axis)) => starts[axis] = 0,
             (Placement::FirstElement(first), Some(axis)) => {
-                let row_elements: u64 = launch.reads[0].desc.sizes()[axis + 1..].iter().product();
+                let row_elements: u64 = launch.writes[0].desc.sizes()[axis + 1..].iter().product();
                 *first += rows.start * row_elements;
             }
             (Placement::Product(own, activation), _) => match role {

@@ -1,7 +1,7 @@
 //! Layout: determines which buffers are stored row by row, so that rows of a spatial dimension are contiguous.
 //!
 //! A packed tensor of one image, x\[1, c, d, ..], keeps the rows of each channel separate. If it is stored row by row (all channels of the
-//! first row, then all channels of the second), any range of rows is one range of bytes, including the neighbours that a convolution needs.
+//! first row, then all channels of the second), any range of rows is one range of bytes, including the neighbors that a convolution needs.
 //! Channels that are computed into a concatenation are in a part of every row.
 
 use std::collections::{BTreeMap, BTreeSet};

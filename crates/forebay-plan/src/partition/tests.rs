@@ -41,6 +41,27 @@ fn the_gradient_of_a_loss_reads_the_sums_of_that_loss() {
     check_parts(&program, &partition).unwrap();
 }
 
+/// A part's random numbers are those that the whole launch has in its place, whatever the sizes of what it reads.
+#[test]
+fn parts_of_random_numbers_begin_where_their_rows_do() {
+    for (sizes, row_elements) in [(&[64, 4096][..], 4096), (&[1, 64, 4096], 4096), (&[1, 1, 64, 32, 128], 4096)] {
+        let mut whole = launch(Kernel::Random { node: 2, first: 0 }, &[(0, &[2])], &[(1, sizes)]);
+        whole.reads[0].desc = TensorDesc::packed(DataType::Int64, &[2]).unwrap();
+        let buffer = |name: &str, size_bytes| Buffer { name: name.to_owned(), size_bytes, role: Role::Temporary };
+        let buffers = vec![buffer("step", 16), buffer("y", 64 * 4096 * 4)];
+        let program = Program { buffers, launches: vec![whole], update_start: 1, ..Program::default() };
+        let partition = partition(&program, 256 << 10).unwrap();
+        let parts = &partition.program.launches;
+        assert!(parts.len() > 1, "{sizes:?}");
+        for part in parts {
+            let elements = part.writes[0].offset_bytes / 4;
+            assert!(elements.is_multiple_of(row_elements));
+            assert_eq!(part.kernel, Kernel::Random { node: 2, first: elements }, "{sizes:?}");
+        }
+        check_parts(&program, &partition).unwrap();
+    }
+}
+
 /// Checks the sums of four images as parts that are nodes of their tree, added in some order. Takes the images of each part, and the pairs
 /// of sums to add; sums are numbered like parts, and the sum of two has the number of the first.
 fn sums_of_images(parts: &[(u64, u64)], additions: &[(u32, u32)]) -> Result<(), String> {

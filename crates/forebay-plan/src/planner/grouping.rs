@@ -24,8 +24,8 @@ impl Planner<'_> {
     /// Returns the groups of launches with the fewest barriers; `None` if file order has no more at this peak.
     pub(super) fn fewest_barriers(&self, in_file_order: &Plan) -> Result<Option<Vec<Vec<usize>>>, PlanError> {
         let peak_bytes = in_file_order.statistics.device_peak_bytes;
-        let synchronisations = |plan: &Plan| (plan.statistics.barriers, plan.statistics.waits);
-        let (mut fewest, waits) = synchronisations(in_file_order);
+        let synchronizations = |plan: &Plan| (plan.statistics.barriers, plan.statistics.waits);
+        let (mut fewest, waits) = synchronizations(in_file_order);
         let mut fewest_together = fewest + waits;
         let (mut bases, mut tried, mut best) = (Bases::new(self.program), Vec::new(), None);
         let tried_max =
@@ -47,7 +47,7 @@ impl Planner<'_> {
                 let candidate = Candidate::new(Ordered::by_groups(self.program, &groups), self.costs);
                 tried.push(groups);
                 let Some(plan) = self.in_core_groups(&candidate, peak_bytes)? else { continue };
-                let (barriers, waits) = synchronisations(&plan);
+                let (barriers, waits) = synchronizations(&plan);
                 if barriers < fewest && barriers + waits <= fewest_together {
                     (fewest, fewest_together) = (barriers, barriers + waits);
                     best = tried.last().cloned();

@@ -11,8 +11,8 @@ use crate::cost::estimate;
 use crate::plan::Plan;
 use crate::testing::{ProgramBuilder, limits};
 
-/// More than ten times what any of these tests takes without optimisation.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// More than ten times what any of these tests takes without optimization.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const EXP: Kernel = Kernel::Unary(UnaryOp::Exp);
 const ADD: Kernel = Kernel::Binary { op: BinaryOp::Add, activation: Activation::None };
@@ -24,7 +24,7 @@ fn planned(program: &Program, budget_bytes: Option<u64>) -> Plan {
     let plan = plan(program, &options, &limits(), &estimate(program, &limits())).unwrap();
     let spent = started.elapsed();
     println!("{} launches, {} buffers: {spent:?}", program.launches.len(), program.buffers.len());
-    assert!(spent < PATIENCE, "{} launches, {} buffers: {spent:?}", program.launches.len(), program.buffers.len());
+    assert!(spent < TIMEOUT, "{} launches, {} buffers: {spent:?}", program.launches.len(), program.buffers.len());
     assert_eq!(plan.statistics.launches, program.launches.len());
     plan
 }

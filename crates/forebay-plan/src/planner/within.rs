@@ -137,13 +137,13 @@ impl Planner<'_> {
         if let Some((best, candidate)) = best {
             return Ok((best.plan, candidate));
         }
-        // Keep only what neighbouring launches share, and then not even that.
-        let neighbours =
+        // Keep only what neighboring launches share, and then not even that.
+        let neighbors =
             OccupancyLimit { keep_bytes: 0, transfer_bytes: 0, isolate: false, joined_bytes: self.joined_bytes(0) };
-        if let Some(plan) = self.attempt(file, &split(file), neighbours, false, capacity_bytes)? {
+        if let Some(plan) = self.attempt(file, &split(file), neighbors, false, capacity_bytes)? {
             return Ok((plan, file));
         }
-        let isolated = OccupancyLimit { isolate: true, ..neighbours };
+        let isolated = OccupancyLimit { isolate: true, ..neighbors };
         let plan = self.attempt(file, &file.live, isolated, false, capacity_bytes)?;
         plan.map(|plan| (plan, file))
             .ok_or_else(|| PlanError::Check { reason: format!("no placement fits within {capacity_bytes} bytes") })

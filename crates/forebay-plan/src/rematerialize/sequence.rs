@@ -14,7 +14,7 @@ pub(super) struct Choice {
     pub(super) kept: Vec<bool>,
     /// By content: whether it stays until its own next use after it was recomputed for others.
     pub(super) held: Vec<bool>,
-    /// The number of launches for which everything that was used or recomputed stays, so that what neighbouring parts need is not
+    /// The number of launches for which everything that was used or recomputed stays, so that what neighboring parts need is not
     /// recomputed for each.
     pub(super) window: usize,
     /// Whether launches run later if that saves bytes ([`sink`]).

@@ -115,7 +115,7 @@ impl Crew {
         self.working.store(true, Ordering::SeqCst);
         self.done.fetch_or(1 << index, Ordering::SeqCst);
         if self.failing == Some(index) {
-            finish.fail("as told");
+            finish.fail("on purpose");
         }
         drop(finish);
     }

@@ -67,7 +67,7 @@ fn records_fire_in_order_and_hold_up_nothing() {
 }
 
 #[test]
-fn barriers_hold_and_a_synchronised_stream_is_dry() {
+fn barriers_hold_and_a_synchronized_stream_is_dry() {
     explore("2 x work, barrier, work, record on 2 workers; synchronize (3 threads)", 3, || {
         let commands = [work(0, 0), work(0, 1), barrier(0), work(0, 2), record(0, EVENT, 1)];
         let bench = Bench::new(1, 2, &commands, None);

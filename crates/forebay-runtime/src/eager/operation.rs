@@ -259,7 +259,7 @@ impl<'a> Operation<'a> {
             .iter()
             .map(|ty| match self.managed {
                 Some(memory) => memory.tensor(ty.data_type, &ty.shape),
-                None => DeviceTensor::uninitialised(context, stream, ty.clone(), owner),
+                None => DeviceTensor::uninitialized(context, stream, ty.clone(), owner),
             })
             .collect::<Result<Vec<_>, _>>()?;
         let mut spans: BTreeMap<BufferId, Span> = BTreeMap::new();

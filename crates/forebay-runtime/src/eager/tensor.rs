@@ -43,7 +43,7 @@ pub struct DeviceTensor {
 
 impl DeviceTensor {
     /// Creates a tensor of the current stream, whose bytes are not defined yet.
-    pub(super) fn uninitialised(
+    pub(super) fn uninitialized(
         context: &Context,
         stream: &Stream,
         ty: TensorType,
@@ -86,7 +86,7 @@ impl DeviceTensor {
     /// Fails if the shape has no elements, if memory runs out, or if the device fails.
     pub fn zeros(context: &Context, data_type: DataType, shape: &[u64]) -> Result<DeviceTensor, RuntimeError> {
         let stream = context.current_stream();
-        let tensor = DeviceTensor::uninitialised(context, &stream, TensorType::new(data_type, shape), "zeros")?;
+        let tensor = DeviceTensor::uninitialized(context, &stream, TensorType::new(data_type, shape), "zeros")?;
         tensor.slice.fill_as([0; 4], "zeros")?;
         Ok(tensor)
     }

@@ -98,7 +98,7 @@ impl DeviceTensor {
             return context.operation("Expand").input(value.clone()).input(sizes).run_single();
         }
         let stream = context.current_stream();
-        let tensor = DeviceTensor::uninitialised(context, &stream, TensorType::new(value.data_type(), shape), "full")?;
+        let tensor = DeviceTensor::uninitialized(context, &stream, TensorType::new(value.data_type(), shape), "full")?;
         tensor.fill(value)?;
         Ok(tensor)
     }

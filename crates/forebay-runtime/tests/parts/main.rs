@@ -144,7 +144,7 @@ fn the_checker_objects_to_each_wrong_part_of_the_test_models() {
 #[test]
 fn the_checker_objects_to_each_wrong_part_of_updates_in_blocks() {
     let mut tried = Tried::default();
-    // The last quantisation block of a matrix of 77 x 110 is only partly filled.
+    // The last quantization block of a matrix of 77 x 110 is only partly filled.
     for (name, least) in [("resnet20", 12), ("tiny-gpt", 4), ("77 x 110", 1)] {
         let optimizer = Optimizer::adamw_8_bit(1e-3);
         let program = match name {

@@ -54,7 +54,7 @@ fn shape(images: u64, channels: u64, spatial: &[u64]) -> Vec<u64> {
     [&[images, channels], spatial].concat()
 }
 
-/// A step through everything that can be cut: a convolution in its three directions, normalisation, pooling, a loss, sums.
+/// A step through everything that can be cut: a convolution in its three directions, normalization, pooling, a loss, sums.
 pub fn program(random: &mut Random, images: u64) -> Program {
     let mut build = Build::default();
     let spatial = [12 + random.below(20), [12, 16, 20][random.below(3) as usize], 12];
@@ -111,9 +111,9 @@ pub fn program(random: &mut Random, images: u64) -> Program {
     let backward =
         Kernel::ConvolutionDataGradient { convolution: convolution(&windows[1], groups), activation: Activation::None };
     let [db] = build.launch(backward, &[&dy, &w], [&shape(images, 4, &inner)]);
-    let normalised = Kernel::BatchNormalizationGradient { epsilon: 1e-5, activation: Activation::Relu, group_size: 1 };
+    let normalized = Kernel::BatchNormalizationGradient { epsilon: 1e-5, activation: Activation::Relu, group_size: 1 };
     let [da, dscale, dbias] =
-        build.launch(normalised, &[&db, &a, &scale, &bias, &mean, &variance], [&shape(images, 4, &inner), &[4], &[4]]);
+        build.launch(normalized, &[&db, &a, &scale, &bias, &mean, &variance], [&shape(images, 4, &inner), &[4], &[4]]);
     let sum = |build: &mut Build, of: &Operand| {
         let kernel = Kernel::Reduce { op: ReduceOp::Sum, axes: vec![0, 2, 3, 4] };
         build.launch(kernel, &[of], [&[of.desc.sizes()[1]]])[0].clone()

@@ -294,7 +294,7 @@ impl RaceReport {
     }
 
     /// Barriers and waits together.
-    pub fn synchronisations(&self) -> usize {
+    pub fn synchronizations(&self) -> usize {
         self.barriers + self.waits
     }
 }

@@ -1,4 +1,4 @@
-//! Products and convolutions of 8-bit integers, whose sums and quantised results are the same integers on both devices.
+//! Products and convolutions of 8-bit integers, whose sums and quantized results are the same integers on both devices.
 
 use forebay_base::DataType::{self, Float32, Int8, Int32, UInt8};
 use forebay_base::kernel::Convolution;

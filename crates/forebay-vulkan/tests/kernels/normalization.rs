@@ -1,4 +1,4 @@
-//! Normalisation by statistics of a batch and of rows.
+//! Normalization by statistics of a batch and of rows.
 
 use forebay_base::kernel::Activation;
 use forebay_base::{DataType, Kernel, TensorDesc};

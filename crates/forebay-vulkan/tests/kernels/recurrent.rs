@@ -90,7 +90,7 @@ fn every_cell_agrees_in_every_direction() {
     }
 }
 
-/// One step, whose state has the same bits on both devices, so that it is rounded to the same quantisation steps.
+/// One step, whose state has the same bits on both devices, so that it is rounded to the same quantization steps.
 #[test]
 fn states_in_steps_agree() {
     let usual = [RecurrentActivation::Sigmoid, RecurrentActivation::Tanh, RecurrentActivation::Tanh];

@@ -300,10 +300,10 @@ fn batch_normalization_in_parts_has_the_bits_of_the_whole() {
             same(&format!("mean of {what}"), seed, &statistics[0].1, &forward[1].1);
             same(&format!("variance of {what}"), seed, &statistics[1].1, &forward[2].1);
             let kernel = Kernel::BatchNormalization { epsilon, activation };
-            let normalised = |part: &Tensor| {
+            let normalized = |part: &Tensor| {
                 apply(machine, &kernel, &with_parameters(&[part]), std::slice::from_ref(&part.0)).remove(0)
             };
-            let y: Vec<Tensor> = x_parts.iter().map(normalised).collect();
+            let y: Vec<Tensor> = x_parts.iter().map(normalized).collect();
             same(&format!("y of {what}"), seed, &joined(&y), &forward[0].1);
 
             let of = Summing::BatchGradient { epsilon, activation };

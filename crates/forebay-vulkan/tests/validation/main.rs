@@ -84,7 +84,7 @@ impl<'a> Bound<'a> {
     }
 
     /// Whether a barrier within the launch can separate its use of an operand from the commands before or after the launch. Batch
-    /// normalisation first computes sums if it keeps them in a workspace, and uses the operands with one element per channel after that.
+    /// normalization first computes sums if it keeps them in a workspace, and uses the operands with one element per channel after that.
     fn is_behind_a_barrier(&self, operand: &Binding) -> bool {
         let sums_first = [KernelKind::BatchNormalizationTraining, KernelKind::BatchNormalizationGradient]
             .contains(&self.launch.kernel.facts().kind);

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_base::DataType;
+use forebay_data::safetensors_file::{HEADER_BYTES_MAX, LENGTH_BYTES, TYPES, places};
 use forebay_model::TensorType;
 use forebay_model::tensor::{Contents, FileRange, SourceFile};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
@@ -16,37 +17,12 @@ use crate::error::Error;
 use crate::files::{self, Unnamed};
 use crate::pieces::{Give, write_value};
 
-/// The size in bytes of the number that holds the header's length. The length is a multiple of this size.
-const LENGTH_BYTES: usize = 8;
-/// The longest header that the format allows, in bytes.
-const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// A file is checked in pieces of this many bytes.
 const PIECE_BYTES: usize = 256 << 10;
-
-/// Data types with their names in the file format.
-const TYPES: [(DataType, Dtype); 13] = [
-    (DataType::Float64, Dtype::F64),
-    (DataType::Float32, Dtype::F32),
-    (DataType::Float16, Dtype::F16),
-    (DataType::BFloat16, Dtype::BF16),
-    (DataType::Int64, Dtype::I64),
-    (DataType::Int32, Dtype::I32),
-    (DataType::Int16, Dtype::I16),
-    (DataType::Int8, Dtype::I8),
-    (DataType::UInt64, Dtype::U64),
-    (DataType::UInt32, Dtype::U32),
-    (DataType::UInt16, Dtype::U16),
-    (DataType::UInt8, Dtype::U8),
-    (DataType::Bool, Dtype::BOOL),
-];
 
 /// Returns `None` for narrow types, which nothing that trains has.
 fn dtype(data_type: DataType) -> Option<Dtype> {
     TYPES.iter().find(|(ours, _)| *ours == data_type).map(|(_, theirs)| *theirs)
-}
-
-fn data_type(dtype: Dtype) -> Option<DataType> {
-    TYPES.iter().find(|(_, theirs)| *theirs == dtype).map(|(ours, _)| *ours)
 }
 
 /// Returns the names in file order, and the file's header preceded by its length.
@@ -151,36 +127,14 @@ pub(super) fn read(path: &Path, expected: &TensorFile) -> Result<BTreeMap<String
     if crc32 != expected.crc32 {
         return Err(format!("the file was changed; expected checksum {:08x}, found {crc32:08x}", expected.crc32));
     }
-    let mut length = [0; LENGTH_BYTES];
     let source = Arc::new(SourceFile::opened(path, Arc::new(file), &metadata));
-    let read = |start, into: &mut [u8]| source.read("the header", start, into).map_err(|error| error.to_string());
-    let cut_short = || "the header is truncated".to_string();
-    if size_bytes < LENGTH_BYTES as u64 {
-        return Err(cut_short());
-    }
-    read(0, &mut length)?;
-    let header_bytes = u64::from_le_bytes(length);
-    let data_start = header_bytes.checked_add(LENGTH_BYTES as u64).filter(|&start| start <= size_bytes);
-    let data_start = data_start.filter(|_| header_bytes <= HEADER_BYTES_MAX).ok_or_else(cut_short)?;
-    let mut text = forebay_limits::buffer(header_bytes).map_err(|error| error.to_string())?;
-    text.resize(header_bytes as usize, 0);
-    read(LENGTH_BYTES as u64, &mut text)?;
-    let header: Metadata = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
-    if data_start + header.data_len() as u64 != size_bytes {
-        return Err("the header does not cover the file".to_string());
-    }
-    let contents = |(name, info): (String, &TensorInfo)| {
-        let data_type =
-            data_type(info.dtype).ok_or_else(|| format!("'{name}' has the unknown type {:?}", info.dtype))?;
-        let shape: Vec<u64> = info.shape.iter().map(|&size| size as u64).collect();
-        let (start, end) = info.data_offsets;
-        let range = FileRange { file: source.clone(), bytes: data_start + start as u64..data_start + end as u64 };
-        let contents = Contents::stored(&name, TensorType::new(data_type, &shape), range);
-        let contents = contents
-            .ok_or_else(|| format!("'{name}' has {} bytes, which does not match shape {shape:?}", end - start))?;
+    let read = |at, into: &mut [u8]| source.read("the header", at, into).map_err(|error| error.to_string());
+    let places = places(size_bytes, read)?.into_iter().map(|(name, (ty, bytes))| {
+        let contents = Contents::stored(&name, ty, FileRange { file: source.clone(), bytes });
+        let contents = contents.ok_or_else(|| format!("'{name}' has a size that does not match its shape"))?;
         Ok((name, contents))
-    };
-    header.tensors().into_iter().map(contents).collect()
+    });
+    places.collect()
 }
 
 /// Computes the checksum of a whole file.

@@ -23,7 +23,7 @@ pub struct ClassCounts {
     /// Positions whose prediction is the class.
     predicted: Vec<u64>,
     /// Positions whose label is the class.
-    labelled: Vec<u64>,
+    labeled: Vec<u64>,
 }
 
 impl ClassCounts {
@@ -62,7 +62,7 @@ impl ClassCounts {
     ) -> u64 {
         let classes = shape[class_axis] as usize;
         let inner = shape[class_axis + 1..].iter().product::<u64>() as usize;
-        for counts in [&mut self.right, &mut self.predicted, &mut self.labelled] {
+        for counts in [&mut self.right, &mut self.predicted, &mut self.labeled] {
             counts.resize(classes, 0);
         }
         let mut counted = 0;
@@ -79,23 +79,23 @@ impl ClassCounts {
         counted
     }
 
-    fn count_one(&mut self, labelled: usize, predicted: usize) {
-        self.labelled[labelled] += 1;
+    fn count_one(&mut self, labeled: usize, predicted: usize) {
+        self.labeled[labeled] += 1;
         self.predicted[predicted] += 1;
-        self.right[labelled] += u64::from(labelled == predicted);
+        self.right[labeled] += u64::from(labeled == predicted);
     }
 
     /// Adds a decision between no and yes, for one class with its own counts.
-    pub(super) fn add_decision(&mut self, labelled: bool, predicted: bool) {
-        for counts in [&mut self.right, &mut self.predicted, &mut self.labelled] {
+    pub(super) fn add_decision(&mut self, labeled: bool, predicted: bool) {
+        for counts in [&mut self.right, &mut self.predicted, &mut self.labeled] {
             counts.resize(2, 0);
         }
-        self.count_one(usize::from(labelled), usize::from(predicted));
+        self.count_one(usize::from(labeled), usize::from(predicted));
     }
 
     /// Returns the number of positions counted.
     pub fn count(&self) -> u64 {
-        self.labelled.iter().sum()
+        self.labeled.iter().sum()
     }
 
     /// Returns the number of positions whose prediction is the label.
@@ -111,7 +111,7 @@ impl ClassCounts {
     /// Returns the Dice of each class: twice the overlap of predictions and labels over their sum. It is `None` for a class that neither
     /// has.
     pub fn dice(&self) -> Vec<Option<f64>> {
-        let sums = self.predicted.iter().zip(&self.labelled).map(|(predicted, labelled)| predicted + labelled);
+        let sums = self.predicted.iter().zip(&self.labeled).map(|(predicted, labeled)| predicted + labeled);
         self.right.iter().zip(sums).map(|(&right, sum)| (sum > 0).then(|| 2.0 * right as f64 / sum as f64)).collect()
     }
 

@@ -102,7 +102,7 @@ pub struct PlanningOptions {
     /// The durations to plan with until others are measured; by default, estimates. They apply to one model and batch size: a trainer's
     /// plans for other batch sizes and for evaluation start with estimates.
     pub costs: Option<SavedCosts>,
-    /// Whether operators are fused: neighbouring kernels become one, and the pieces of a concatenation are computed in their place.
+    /// Whether operators are fused: neighboring kernels become one, and the pieces of a concatenation are computed in their place.
     pub fuse: bool,
     /// The order in which launches are planned. Results do not depend on it.
     pub order: LaunchOrder,

@@ -1,4 +1,4 @@
-//! What a trainer has learnt: parameters and state, and models and checkpoints that contain them.
+//! What a trainer has learned: parameters and state, and models and checkpoints that contain them.
 
 use std::collections::BTreeMap;
 use std::path::Path;

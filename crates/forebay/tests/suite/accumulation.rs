@@ -32,8 +32,8 @@ fn sixteen_bits_in_parts_have_the_bits_of_the_batch() {
 #[test]
 fn what_depends_on_its_batch_is_told() {
     let case = forebay_golden::Case::read("digits-cnn");
-    let normalised = trainer(&case.model(), &forebay_golden::recipe(&case), (8, 2), host(1));
-    assert_eq!(normalised.parts_apart(), Some(PartsApart::BatchStatistics));
+    let normalized = trainer(&case.model(), &forebay_golden::recipe(&case), (8, 2), host(1));
+    assert_eq!(normalized.parts_apart(), Some(PartsApart::BatchStatistics));
     let graph = GraphBuilder::new().input("x", FLOAT, &["4", "3"]).integers("sizes", &[2], &[4, 2]);
     let bytes = graph
         .floats("w", &[3, 2], &[0.5; 6])

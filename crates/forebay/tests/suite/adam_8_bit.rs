@@ -13,7 +13,7 @@ use forebay_golden::{everything, host, trainer};
 use forebay_testing::Random;
 use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
 
-/// Samples per batch, features, units of the hidden layer, results. The last quantisation block of the second matrix is only partly filled.
+/// Samples per batch, features, units of the hidden layer, results. The last quantization block of the second matrix is only partly filled.
 const SIZES: [usize; 4] = [8, 128, 250, 41];
 
 /// relu(x w1 + b1) w2.

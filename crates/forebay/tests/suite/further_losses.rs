@@ -47,10 +47,10 @@ fn term(output: &str, loss: Loss, weight: f32, labels: Option<&str>) -> LossTerm
 /// A batch of all inputs, and the labels of the first loss.
 fn batch() -> (BTreeMap<String, Tensor>, Tensor) {
     let x = Tensor::from_f32(&[2, 2, 4, 4], &numbers(64, 3));
-    let metres = Tensor::from_f32(&[2, 2], &[0.5, -0.25, 0.1, 0.8]);
+    let meters = Tensor::from_f32(&[2, 2], &[0.5, -0.25, 0.1, 0.8]);
     let mut classes: Vec<i64> = (0..32).map(|i| i * 5 % 3).collect();
     classes[1] = 2;
-    ([("x".to_string(), x), ("metres".to_string(), metres)].into(), Tensor::from_i64(&[2, 4, 4], &classes))
+    ([("x".to_string(), x), ("meters".to_string(), meters)].into(), Tensor::from_i64(&[2, 4, 4], &classes))
 }
 
 #[test]
@@ -60,13 +60,13 @@ fn losses_of_several_outputs_add_up_as_in_pytorch() {
             .loss_output("logits")
             .loss_weight(0.7)
             .term(term("coarse", Loss::default(), 0.4, None))
-            .term(term("distances", Loss::Huber { delta: 0.2 }, 0.5, Some("metres")))
+            .term(term("distances", Loss::Huber { delta: 0.2 }, 0.5, Some("meters")))
             .term(term("penalty", Loss::Output { labels: None }, 0.1, None))
             .optimizer(Optimizer::sgd(0.5))
     };
     let mut trainer = builder().build().unwrap();
     let names: Vec<&str> = trainer.inputs().iter().map(|info| &*info.name).collect();
-    assert_eq!(names, ["x", "metres"], "labels with a name are an input");
+    assert_eq!(names, ["x", "meters"], "labels with a name are an input");
     let (inputs, labels) = batch();
     let evaluated = trainer.evaluate(inputs.clone(), labels.clone()).unwrap().loss;
     let losses: Vec<f32> = (0..3).map(|_| trainer.step(inputs.clone(), labels.clone()).unwrap().loss).collect();
@@ -100,7 +100,7 @@ fn labels_of_further_losses_are_checked() {
     for (term, words) in [
         (term("nothing", Loss::default(), 1.0, None), "'nothing'"),
         (term("distances", Loss::MeanSquaredError, 1.0, None), "name other labels for it"),
-        (term("distances", Loss::MeanSquaredError, -1.0, Some("metres")), "the weight of a loss"),
+        (term("distances", Loss::MeanSquaredError, -1.0, Some("meters")), "the weight of a loss"),
         (term("logits", Loss::Output { labels: None }, 1.0, None), "is not a loss"),
         (second(Some("w")), "not an input"),
     ] {

@@ -135,7 +135,7 @@ fn what_runs_on_the_host_is_named_and_can_be_forbidden() {
     }
     let error = session(host(2).host_operators(HostOperators::Never)).map(|_| ()).unwrap_err().to_string();
     assert!(
-        error.contains(name.as_str()) && error.contains("as told") && error.contains("--host-operators"),
+        error.contains(name.as_str()) && error.contains("on purpose") && error.contains("--host-operators"),
         "{error}"
     );
     let direct = host(2).memory_mode(forebay::MemoryMode::Direct);

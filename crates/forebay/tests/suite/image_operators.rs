@@ -116,7 +116,7 @@ fn padding_has_gradients() {
         check(mode, &nodes, &[random("w", &[3, 4], 1.0)], &[4, 13]);
     }
     let nodes = [constant("sizes", &[6, 2]), onnx::node("CenterCropPad", &["w", "sizes"], "z", &[])];
-    check("centre", &nodes, &[random("w", &[3, 5], 1.0)], &[6, 2]);
+    check("center", &nodes, &[random("w", &[3, 5], 1.0)], &[6, 2]);
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn regions_are_pooled_to_their_largest_elements() {
 
 /// Elements of float16 whose squares, sums or differences exceed its range.
 #[test]
-fn float16_is_normalised_and_resized_in_float32() {
+fn float16_is_normalized_and_resized_in_float32() {
     let cast = |from: &str, to: &str, kind: i64| onnx::node("Cast", &[from], to, &[("to", &[kind], false)]);
     let computed = |nodes: &[Vec<u8>], limit: f64, shape: &[usize], output: &[usize]| {
         let last = shape[shape.len() - 1];
@@ -360,7 +360,7 @@ fn float16_is_normalised_and_resized_in_float32() {
 
 /// A batch of one image uses a separate kernel.
 #[test]
-fn each_image_is_normalised_by_itself() {
+fn each_image_is_normalized_by_itself() {
     for images in [1, 2] {
         let parameters = [random("w", &[images, 3, 5, 4], 1.0), random("scale", &[3], 1.0), random("bias", &[3], 1.0)];
         let nodes = [onnx::node("InstanceNormalization", &["w", "scale", "bias"], "z", &[])];
@@ -368,9 +368,9 @@ fn each_image_is_normalised_by_itself() {
     }
 }
 
-/// The kernels of a chain of convolutions and normalisations of one image are cut along its positions, and the bits stay the same.
+/// The kernels of a chain of convolutions and normalizations of one image are cut along its positions, and the bits stay the same.
 #[test]
-fn one_image_is_normalised_in_less_than_it_takes() {
+fn one_image_is_normalized_in_less_than_it_takes() {
     let convolution = |inputs: [&str; 2], output: &str| onnx::node("Conv", &inputs, output, &[("pads", &[1; 4], true)]);
     let nodes = [
         convolution(["x", "w"], "a"),

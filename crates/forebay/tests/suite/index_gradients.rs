@@ -239,13 +239,13 @@ fn norms_of_zeros() {
 fn statistics_of_layer_normalization() {
     for (axis, scale, kept) in [(2, vec![4], [2, 3, 1]), (1, vec![3, 4], [2, 1, 1]), (-3, vec![2, 3, 4], [1, 1, 1])] {
         let normalized = onnx::node("LayerNormalization", &["w", "u"], "normal", &[("axis", &[axis], false)]);
-        let normalized = [normalized, message(2, b"centre"), message(2, b"inverse")].concat();
-        for statistic in ["centre", "inverse"] {
+        let normalized = [normalized, message(2, b"center"), message(2, b"inverse")].concat();
+        for statistic in ["center", "inverse"] {
             let node = onnx::node("Identity", &[statistic], "v", &[]);
             let function = Function::of(node, vec![normalized.clone()], &[2, 3, 4], &kept).with(&scale);
             function.check(&format!("{statistic} from axis {axis}"));
         }
-        let sum = onnx::node("Add", &["normal", "centre"], "sum", &[]);
+        let sum = onnx::node("Add", &["normal", "center"], "sum", &[]);
         let node = onnx::node("Mul", &["sum", "inverse"], "v", &[]);
         let function = Function::of(node, vec![normalized, sum], &[2, 3, 4], &[2, 3, 4]).with(&scale);
         function.check(&format!("all results from axis {axis}"));

@@ -184,7 +184,7 @@ fn dropout_trains_in_sixteen_bits() {
     forebay_golden::dropout::trains_in_sixteen_bits(&host(2));
 }
 
-/// The model itself converts the input of a batch normalisation, and its scale and bias as well or not.
+/// The model itself converts the input of a batch normalization, and its scale and bias as well or not.
 #[test]
 fn batch_normalization_of_16_bits_trains() {
     for (kind, converts_all) in [(onnx::FLOAT16, false), (onnx::BFLOAT16, false), (onnx::FLOAT16, true)] {

@@ -52,9 +52,9 @@ fn objects_without(plan: &Plan, index: usize) -> bool {
 /// Deletes each barrier and each wait in turn; returns how many there were.
 fn delete_each(plan: &Plan, what: &str) -> usize {
     assert!(!objects(plan, &plan.commands), "{what}");
-    let synchronisation = |command: &Command| matches!(command, Command::Barrier { .. } | Command::Wait { .. });
+    let synchronization = |command: &Command| matches!(command, Command::Barrier { .. } | Command::Wait { .. });
     let indices: Vec<usize> =
-        (0..plan.commands.len()).filter(|&index| synchronisation(&plan.commands[index])).collect();
+        (0..plan.commands.len()).filter(|&index| synchronization(&plan.commands[index])).collect();
     for &index in &indices {
         let command = &plan.commands[index];
         assert!(objects_without(plan, index), "{what}: the checker does not miss command {index} ({command})");

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use forebay::data::LabelKind;
 use forebay::training::{Loss, Optimizer};
 use forebay::{Model, Tensor, Trainer};
+use forebay_base::DataType;
 use forebay_golden::host;
 use forebay_testing::onnx::builder::{FLOAT, GraphBuilder, INT64, Value};
 
@@ -69,4 +71,29 @@ fn what_is_no_loss_is_refused() {
     assert!(unnamed.contains("--label-input") && unnamed.contains("x, wanted"), "{unnamed}");
     let matrix = refused(Loss::Output { labels: Some("wanted".to_string()) }, "logits");
     assert!(matrix.contains("'logits' (float32[4, 3]) is not a loss"), "{matrix}");
+}
+
+/// Folders of images and sounds and columns of words contain classes.
+#[test]
+fn integers_that_are_labels_of_samples_or_positions_are_classes() {
+    let kind = |label_type, dimensions: &[&str]| {
+        let model = GraphBuilder::new()
+            .input("x", FLOAT, &["N", "4"])
+            .input("labels", label_type, dimensions)
+            .floats("w", &[4], &[0.1, 0.2, 0.3, 0.4])
+            .node("Mul", &["x", "w"], &["products"])
+            .node_with("ReduceMean", &["products"], &["mean"], vec![("keepdims", Value::Int(0))])
+            .node_with("Cast", &["labels"], &["numbers"], vec![("to", Value::Int(FLOAT))])
+            .node_with("ReduceMean", &["numbers"], &["other"], vec![("keepdims", Value::Int(0))])
+            .node("Mul", &["mean", "other"], &["loss"])
+            .output("loss", FLOAT, &[])
+            .build();
+        let model = Model::from_bytes(&model).unwrap();
+        let builder = Trainer::builder(&model).engine(host(1)).batch_size(2).loss(Loss::Output { labels: None });
+        builder.build().unwrap().data_requirements(1.0).unwrap().labels
+    };
+    assert_eq!(kind(INT64, &["N"]), LabelKind::Classes);
+    assert_eq!(kind(INT64, &["N", "5", "6"]), LabelKind::Classes);
+    assert_eq!(kind(INT64, &["N", "5"]), LabelKind::Values(DataType::Int64));
+    assert_eq!(kind(FLOAT, &["N"]), LabelKind::Values(DataType::Float32));
 }

@@ -16,7 +16,7 @@ fn batch(step: u64) -> (BTreeMap<String, Tensor>, Tensor) {
     let mut archive = forebay::data::npz::Archive::open("../../examples/digits/digits.npz".as_ref()).unwrap();
     let (x, y) = (archive.read("x").unwrap().to_i64().unwrap(), archive.read("y").unwrap().to_i64().unwrap());
     let (first, last) = (50 * step as usize, 50 * step as usize + 50);
-    let x: Vec<f32> = x[64 * first..64 * last].iter().map(|&grey| grey as f32 / 16.0).collect();
+    let x: Vec<f32> = x[64 * first..64 * last].iter().map(|&gray| gray as f32 / 16.0).collect();
     ([("x".to_string(), Tensor::from_f32(&[50, 1, 8, 8], &x))].into(), Tensor::from_i64(&[50], &y[first..last]))
 }
 

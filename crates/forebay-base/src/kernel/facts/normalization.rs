@@ -1,4 +1,4 @@
-//! Normalisations.
+//! Normalizations.
 
 use super::{
     Axes, ByRows, CutAxes, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, LeadingAxes, OperandRef,

@@ -113,7 +113,7 @@ impl Lowering<'_> {
         shape[axis] = end;
         let name = view.node.label(view.graph);
         let data = self.temporary(&name, &TensorType { data_type: output.desc.data_type(), shape })?;
-        // The gaps are read as part of the whole, so they must be initialised.
+        // The gaps are read as part of the whole, so they must be initialized.
         self.launch(view, Kernel::Fill { value: 0.0 }, vec![], vec![data.clone()]);
         self.copy_pieces(view, &spread, &data, axis)?;
         let indices = self.constant(&name, Tensor::from_i64(&[indices.len() as u64], &indices))?;
@@ -122,7 +122,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Returns the distance in bytes between neighbours along an axis of a packed tensor.
+/// Returns the distance in bytes between neighbors along an axis of a packed tensor.
 fn axis_stride_bytes(desc: &TensorDesc, axis: usize) -> u64 {
     desc.effective_strides()[axis] * desc.data_type().size_bytes()
 }

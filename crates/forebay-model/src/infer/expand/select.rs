@@ -109,7 +109,7 @@ pub(super) fn choose(graph: &Graph, like: &Node) -> Result<Vec<Node>, ModelError
     Ok(vec![node(like, "Where", &[], &inputs, &outputs)])
 }
 
-/// Returns whether a graph or one of its subgraphs uses batch normalisation.
+/// Returns whether a graph or one of its subgraphs uses batch normalization.
 fn has_statistics(graph: &Graph) -> bool {
     graph
         .nodes

@@ -98,7 +98,7 @@ fn an_identity_of_other_producers_stays() {
     assert_eq!(read_at(&model, "Identity", 0), ["a.scale", "onnx::MatMul_7", "onnx::MatMul_7"]);
 }
 
-/// Two normalisations share one scale and one bias, and the second also has the bias of the product; a product lost its bias of zeros, and
+/// Two normalizations share one scale and one bias, and the second also has the bias of the product; a product lost its bias of zeros, and
 /// a matrix and a scale were computed from parameters. The last two products share their bias, which was omitted as well.
 fn with_calls() -> ModelProto {
     let call = |target: &str, arguments: &str| {

@@ -1,11 +1,11 @@
-//! Embeddings of words, positions and segments, added and normalised.
+//! Embeddings of words, positions and segments, added and normalized.
 
 use forebay_base::kernel::{BinaryOp, ReduceOp};
 use forebay_base::{DataType, Tensor};
 
 use super::super::decomposition::{Composer, Decomposition, Part, composed};
 use super::super::normalization::layer_normalized;
-use super::super::quantized::{centred, given_number, number};
+use super::super::quantized::{centered, given_number, number};
 use super::super::selection::gathered;
 use super::super::shapes::require_few;
 use super::MICROSOFT;
@@ -22,7 +22,7 @@ pub const ROWS: &[Operator] = &[
         // The scales of the five tables and vectors begin at input 8, and their zero points at input 13.
         embedded(view, 7, None, &|c, input| {
             let (x, scale, zero) = (c.input(input)?, given_number(c, input + 6)?, number(c, input + 11)?);
-            let x = centred(c, &x, zero.as_ref())?;
+            let x = centered(c, &x, zero.as_ref())?;
             c.binary(BinaryOp::Multiply, &x, &scale)
         })
     }),
@@ -39,7 +39,7 @@ fn rows(c: &mut Composer, table: &Part, indices: &Part) -> Result<Part, ModelErr
     gathered(c, table, indices, 0)
 }
 
-/// The normalised sum, the number of elements that the mask keeps in each sequence (0 without a mask), and the sum.
+/// The normalized sum, the number of elements that the mask keeps in each sequence (0 without a mask), and the sum.
 fn embedded(view: NodeView, mask: usize, positions: Option<usize>, real: Real) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let words = c.input(0)?;

@@ -179,7 +179,7 @@ fn epsilon(view: &NodeView) -> Result<f32, ModelError> {
     view.float("epsilon", 1e-12)
 }
 
-/// The layer normalisation of input + skip + bias, its mean and inverse deviation, and that sum.
+/// The layer normalization of input + skip + bias, its mean and inverse deviation, and that sum.
 fn skip_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let sum = biased(&mut c, 1)?;
@@ -191,7 +191,7 @@ fn skip_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish_all(vec![y, mean, deviation, sum])
 }
 
-/// The same without the bias and the mean of the normalisation: ONNX Runtime never computes the mean, which is output 1.
+/// The same without the bias and the mean of the normalization: ONNX Runtime never computes the mean, which is output 1.
 fn skip_simplified_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let sum = biased(&mut c, 1)?;

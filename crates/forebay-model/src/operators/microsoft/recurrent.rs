@@ -5,7 +5,7 @@ use forebay_base::kernel::{BinaryOp, RecurrentCell};
 
 use super::super::decomposition::{Composer, Decomposition, Part, composed};
 use super::super::integer::{Factor, product_of_integers};
-use super::super::quantized::{centred, dynamically, real_input};
+use super::super::quantized::{centered, dynamically, real_input};
 use super::super::recurrent::{Call, Sizes, recurrence};
 use super::super::shapes::product;
 use super::MICROSOFT;
@@ -49,7 +49,7 @@ fn weights(c: &mut Composer, input: usize, scale: usize) -> Result<(Factor, Part
 }
 
 /// An LSTM whose weights are integers \[directions, terms, columns], with scales and zero points. The numbers that they are multiplied by
-/// are quantised by their range: the whole sequence at once, and the state of each sequence separately at each step, as ONNX Runtime does
+/// are quantized by their range: the whole sequence at once, and the state of each sequence separately at each step, as ONNX Runtime does
 /// if each sequence has a thread.
 fn dynamic_quantize_lstm(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut recurrence = recurrence(&view, RecurrentCell::Lstm { couples_forget: view.int("input_forget", 0)? != 0 })?;
@@ -84,10 +84,10 @@ fn dynamic_quantize_lstm(view: NodeView) -> Result<Decomposition, ModelError> {
     if steps == 0 {
         return call.without_steps(c, DataType::Float32);
     }
-    let [quantised, of_x, zero] = dynamically(&mut c, &x)?;
-    let quantised = c.reshape(&quantised, &[product(&view, &[steps, batch])?, elements])?;
-    let quantised = Factor::new(&mut c, quantised, Some(zero))?;
-    let sums = product_of_integers(&mut c, [&quantised, &w], false, None)?;
+    let [quantized, of_x, zero] = dynamically(&mut c, &x)?;
+    let quantized = c.reshape(&quantized, &[product(&view, &[steps, batch])?, elements])?;
+    let quantized = Factor::new(&mut c, quantized, Some(zero))?;
+    let sums = product_of_integers(&mut c, [&quantized, &w], false, None)?;
     let sums = c.cast(&sums, DataType::Float32);
     let of_both = c.binary(BinaryOp::Multiply, &of_w, &of_x)?;
     let mut gates = c.binary(BinaryOp::Multiply, &sums, &of_both)?;
@@ -98,7 +98,7 @@ fn dynamic_quantize_lstm(view: NodeView) -> Result<Decomposition, ModelError> {
     }
     // From [directions, steps batch, columns].
     let gates = c.transpose(&gates, &[1, 0, 2])?;
-    let r = centred(&mut c, &r.x, Some(&r.zero))?;
+    let r = centered(&mut c, &r.x, Some(&r.zero))?;
     let r = c.binary(BinaryOp::Multiply, &r, &of_r)?;
     let r = c.transpose(&r, &[0, 2, 1])?;
     call.finish(c, &gates, &r, bias)

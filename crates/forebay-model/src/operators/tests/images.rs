@@ -142,7 +142,7 @@ fn determinants_turn_with_exchanged_rows() {
 
 #[test]
 fn grids_sample_between_elements() {
-    // 0 1 2 / 3 4 5, at the centre, in the middle of the upper edge, and outside.
+    // 0 1 2 / 3 4 5, at the center, in the middle of the upper edge, and outside.
     let grid = [0.0, 0.0, 0.0, -1.0, 2.0, 0.0];
     let sampled = |padding: &str| {
         let inputs = vec![numbers(&[1, 1, 2, 3], |i| i as f64), numbers(&[1, 1, 3, 2], |i| grid[i as usize])];

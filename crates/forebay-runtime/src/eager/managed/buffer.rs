@@ -136,7 +136,7 @@ impl ManagedBuffer {
     ///
     /// # Errors
     /// Fails if the range exceeds the buffer, or if the system refuses a thread. If commands are submitted at once, the error can also be
-    /// theirs; the prefetches after the one that failed are then cancelled.
+    /// theirs; the prefetches after the one that failed are then canceled.
     pub fn prefetch(&self, range: impl RangeBounds<u64>, to: Location) -> Result<(), RuntimeError> {
         // First, so that no prefetch stays without a thread that carries it out.
         self.buffer.handle.start_thread()?;

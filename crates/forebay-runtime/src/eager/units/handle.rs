@@ -11,7 +11,7 @@ use forebay_queue::shim::thread::{Builder, JoinHandle};
 use super::core::Core;
 use crate::error::RuntimeError;
 
-/// The number of prefetch copies that are under way at once; others wait and can be cancelled.
+/// The number of prefetch copies that are under way at once; others wait and can be canceled.
 const PREFETCHES_UNDER_WAY: usize = 2;
 
 /// Ends the thread when no handle is left.

@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(slab_pool.free_bytes(), 4 * ALIGNMENT_BYTES);
         assert_eq!(slab_pool.take_unused(), [1, 3], "the fourth segment is half in use");
         assert_eq!(slab_pool.reserved_bytes(), 4 * ALIGNMENT_BYTES);
-        let refused = DeviceError::Lost { reason: "as told".to_string() };
+        let refused = DeviceError::Lost { reason: "on purpose".to_string() };
         assert_eq!(slab_pool.grow(ALIGNMENT_BYTES, 0, |_| Err(refused.clone())), Err(refused));
         assert_eq!(slab_pool.reserved_bytes(), 4 * ALIGNMENT_BYTES);
         assert_eq!(slab_pool.take_all(), [2, 4, 5]);

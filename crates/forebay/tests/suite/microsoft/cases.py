@@ -153,13 +153,13 @@ def integers(kind, *shape):
     return RANDOM.integers(low, high, shape).astype(kind)
 
 
-def quantised(kind, *shape, scale=0.03):
+def quantized(kind, *shape, scale=0.03):
     """Integers, their scale and their zero point."""
     return [Constant(integers(kind, *shape)), Constant(np.array(scale, np.float32)), Constant(np.array(3, kind))]
 
 
 def fed(kind, *shape, scale=0.03):
-    return [integers(kind, *shape), *quantised(kind, 1, scale=scale)[1:]]
+    return [integers(kind, *shape), *quantized(kind, 1, scale=scale)[1:]]
 
 
 def target(kind, scale):
@@ -175,7 +175,7 @@ windows = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
 case("q_average", "QLinearAveragePool", [*fed(np.uint8, 1, 2, 6, 5), *target(np.uint8, 0.02)], kinds=BYTES, **windows)
 case("q_average_last", "QLinearAveragePool", [*fed(np.uint8, 1, 6, 5, 2), *target(np.uint8, 0.02)], kinds=BYTES, channels_last=1,
      count_include_pad=1, **windows)
-case("q_where", "QLinearWhere", [RANDOM.random((3, 1)) < 0.5, *quantised(np.uint8, 2, 3, 4), *quantised(np.uint8, 1, scale=0.05),
+case("q_where", "QLinearWhere", [RANDOM.random((3, 1)) < 0.5, *quantized(np.uint8, 2, 3, 4), *quantized(np.uint8, 1, scale=0.05),
                                  *target(np.uint8, 0.04)], kinds=BYTES)
 case("integer_to_float", "MatMulIntegerToFloat",
      [integers(np.uint8, 2, 3, 40), Constant(integers(np.int8, 40, 6)), Constant(np.array(0.02, np.float32)),
@@ -189,7 +189,7 @@ counts = (TensorProto.FLOAT, TensorProto.INT32)
 case("embed", "EmbedLayerNormalization", [words, segments, *tables, mask], ("y", "counts", "sum"), kinds=counts)
 case("embed_positions", "EmbedLayerNormalization", [words, None, *tables[:2], None, *tables[3:], None, words % 5], ("y", "counts"),
      kinds=counts, epsilon=1e-5)
-many = [quantised(np.uint8, *table.shape) for table in tables]
+many = [quantized(np.uint8, *table.shape) for table in tables]
 case("q_embed", "QEmbedLayerNormalization",
      [words, segments, *[one[0] for one in many], mask, *[one[1] for one in many], *[one[2] for one in many]], ("y", "counts"), kinds=counts)
 case("q_attention", "QAttention",
@@ -197,7 +197,7 @@ case("q_attention", "QAttention",
       Constant(np.array(0.01, np.float32)), np.array([2, 3], np.int32), Constant(np.array(9, np.uint8)),
       Constant(np.array(0, np.int8))], **heads)
 
-# The state of each sequence is quantised by itself, as with a thread for each: one sequence.
+# The state of each sequence is quantized by itself, as with a thread for each: one sequence.
 gates = {"hidden_size": 6, "direction": "bidirectional"}
 recurrent = [None, values(2, 1, 6), values(2, 1, 6), None]
 for name, kind, sizes in [("lstm", np.int8, (2,)), ("lstm_bytes", np.uint8, (2,)), ("lstm_columns", np.int8, (2, 24))]:
@@ -222,7 +222,7 @@ case("gather_bytes_zeros", "GatherBlockQuantized", [*bytes_4, Constant(integers(
 case("gather_bytes_8", "GatherBlockQuantized", [Constant(integers(np.uint8, 7, 40)), rows, Constant(values(7, 3))], block_size=16, bits=8)
 
 
-def quantised_with(kind, shape, scales=(), zeros=()):
+def quantized_with(kind, shape, scales=(), zeros=()):
     """Integers, their scale and their zero point."""
     scale = RANDOM.uniform(0.01, 0.02, scales).astype(np.float32)
     return [integers(kind, *shape), Constant(scale), Constant(integers(kind, *zeros))]
@@ -244,16 +244,16 @@ window = {"pads": [1, 2, 1, 0], "strides": [2, 1], "dilations": [1, 2]}
 zeros = [Constant(integers("uint8")), Constant(integers("uint8"))]
 case("integer_conv", "ConvInteger", [integers("uint8", 2, 5, 11, 12), integers("uint8", 4, 5, 3, 3), *zeros], domain="", kinds=(TYPES["int32"],), **window)
 for kind, groups, channels in (("uint8", 1, 7), ("int8", 1, 16), ("uint8", 2, 4), ("uint8", 6, 1)):
-    weights = quantised_with("int8", (6, channels, 3, 3), (6,))
+    weights = quantized_with("int8", (6, channels, 3, 3), (6,))
     weights[0], weights[2] = Constant(weights[0]), Constant(np.zeros(6, np.int8))
-    x = quantised_with(kind, (2, channels * groups, 13, 14))
+    x = quantized_with(kind, (2, channels * groups, 13, 14))
     bias = Constant(RANDOM.integers(-999, 999, 6, dtype=np.int32))
-    name = f"quantised_conv_{kind}_{groups}"
+    name = f"quantized_conv_{kind}_{groups}"
     case(name, "QLinearConv", [*x, *weights, *result(kind, 0.5), bias], domain="", kinds=(TYPES[kind],), group=groups, **window)
-case("quantised_product", "QLinearMatMul", [*quantised_with("uint8", (3, 4, 40)), *quantised_with("int8", (40, 20)), *result("uint8", 0.4)], domain="", kinds=(TYPES["uint8"],))
-case("quantised_columns", "QLinearMatMul", [*quantised_with("uint8", (9, 40)), *quantised_with("int8", (40, 70), (70,), (70,)), *result("uint8", 0.4)], domain="", kinds=(TYPES["uint8"],))
-case("quantised_gemm", "QGemm", [*quantised_with("uint8", (5, 33)), *quantised_with("int8", (20, 33)), Constant(RANDOM.integers(-999, 999, 20, dtype=np.int32)), *result("uint8", 0.4)], kinds=(TYPES["uint8"],), transB=1, alpha=0.8)
-case("quantised_gemm_real", "QGemm", [*quantised_with("int8", (33, 5)), *quantised_with("int8", (33, 20))], transA=1)
+case("quantized_product", "QLinearMatMul", [*quantized_with("uint8", (3, 4, 40)), *quantized_with("int8", (40, 20)), *result("uint8", 0.4)], domain="", kinds=(TYPES["uint8"],))
+case("quantized_columns", "QLinearMatMul", [*quantized_with("uint8", (9, 40)), *quantized_with("int8", (40, 70), (70,), (70,)), *result("uint8", 0.4)], domain="", kinds=(TYPES["uint8"],))
+case("quantized_gemm", "QGemm", [*quantized_with("uint8", (5, 33)), *quantized_with("int8", (20, 33)), Constant(RANDOM.integers(-999, 999, 20, dtype=np.int32)), *result("uint8", 0.4)], kinds=(TYPES["uint8"],), transB=1, alpha=0.8)
+case("quantized_gemm_real", "QGemm", [*quantized_with("int8", (33, 5)), *quantized_with("int8", (33, 20))], transA=1)
 case("dynamic_product", "DynamicQuantizeMatMul", [values(2, 5, 33), integers("int8", 33, 20), Constant(values(20)), Constant(integers("int8", 20)), values(20)])
 
 # Sequences of different lengths, and caches that have room for more keys.

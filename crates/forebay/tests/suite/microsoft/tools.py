@@ -105,7 +105,7 @@ def dynamic(source, target, _):
     quantize_dynamic(source, target, reduce_range=True)
 
 
-def optimised_dynamic(source, target, feeds):
+def optimized_dynamic(source, target, feeds):
     dynamic(source, target + ".first", feeds)
     session(target + ".first", target, feeds)
 
@@ -116,7 +116,7 @@ TOOLS = {
     "pairs": static(QuantFormat.QDQ),
     "operators": static(QuantFormat.QOperator, activation_type=QuantType.QUInt8, weight_type=QuantType.QUInt8),
     "session": session,
-    "session_dynamic": optimised_dynamic,
+    "session_dynamic": optimized_dynamic,
 }
 
 for build in (convolutional, attending, recurrent):

@@ -1,4 +1,4 @@
-//! Axes of sums over positions: reductions, losses, normalisations.
+//! Axes of sums over positions: reductions, losses, normalizations.
 
 use super::super::super::{Summing, lines};
 use super::super::{Along, AxisRole, OperandRef};
@@ -66,11 +66,11 @@ impl Operands<'_> {
         })
     }
 
-    /// The axes of x\[.., rows, row ..], normalised from an axis on, with the statistics of each row either in one dimension or in those of
+    /// The axes of x\[.., rows, row ..], normalized from an axis on, with the statistics of each row either in one dimension or in those of
     /// x.
     pub(super) fn layer(
         &mut self,
-        normalised: usize,
+        normalized: usize,
         reads: &[usize],
         statistics_read: &[usize],
         writes: &[usize],
@@ -80,20 +80,20 @@ impl Operands<'_> {
         let sizes = self.read(reads[0])?.sizes();
         let is_sum = self.writes.len() == 3 && !statistics_read.is_empty();
         let statistics_of = |operand: &TensorDesc, axis: usize| {
-            let of_index: u64 = sizes[axis + 1..normalised].iter().product();
-            let rows: u64 = sizes[..normalised].iter().product();
+            let of_index: u64 = sizes[axis + 1..normalized].iter().product();
+            let rows: u64 = sizes[..normalized].iter().product();
             match operand.sizes() {
                 [count] if *count == rows => Some(Along { elements: of_index, ..Along::axis(0) }),
                 own => (own.get(axis) == sizes.get(axis)).then_some(Along::axis(axis)),
             }
         };
-        if normalised > sizes.len() {
+        if normalized > sizes.len() {
             return None;
         }
         for axis in 0..sizes.len() {
             let mut targets: Vec<_> = reads.iter().map(|&at| self::read(at, axis)).collect();
             targets.extend(writes.iter().map(|&at| self::write(at, axis)));
-            if axis >= normalised {
+            if axis >= normalized {
                 self.whole(&targets);
                 continue;
             }

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Quantised models next to ONNX Runtime: whether outputs are the same, and how long a run takes.
+"""Quantized models next to ONNX Runtime: whether outputs are the same, and how long a run takes.
 
     cargo build --release
-    python3 benches/quantised.py                      # needs: pip install onnx onnxruntime numpy
+    python3 benches/quantized.py                      # needs: pip install onnx onnxruntime numpy
 
 The models have random weights. `convolutions` is a chain of a residual network's bottlenecks of
-`QLinearConv`, as written by static quantisation; `transformer` is an encoder of `DynamicQuantizeLinear` and `MatMulInteger`, as written by
-dynamic quantisation; `matrix` is one large `MatMulInteger`, and `vector` is the same for one row. Runs of both programs take turns.
+`QLinearConv`, as written by static quantization; `transformer` is an encoder of `DynamicQuantizeLinear` and `MatMulInteger`, as written by
+dynamic quantization; `matrix` is one large `MatMulInteger`, and `vector` is the same for one row. Runs of both programs take turns.
 """
 import argparse
 import json
@@ -49,7 +49,7 @@ class Model:
         types = {np.dtype(np.uint8): TensorProto.UINT8, np.dtype(np.float32): TensorProto.FLOAT}
         inputs = [helper.make_tensor_value_info(name, types[array.dtype], array.shape) for name, array in feeds.items()]
         self.nodes.append(helper.make_node("Identity", [output], ["y"]))
-        graph = helper.make_graph(self.nodes, "quantised", inputs,
+        graph = helper.make_graph(self.nodes, "quantized", inputs,
                                   [helper.make_tensor_value_info("y", output_type, None)], self.weights)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         onnx.save(onnx.shape_inference.infer_shapes(model), path)
@@ -83,13 +83,13 @@ def convolutions(path):
 
 
 def transformer(path, rows=128, width=768, layers=2):
-    """The products of encoder layers, each multiplying quantised activations by weights."""
+    """The products of encoder layers, each multiplying quantized activations by weights."""
     model = Model(2)
 
     def product(x, inputs, outputs):
-        quantised, scale, zero = model.node("DynamicQuantizeLinear", [x], 3)
+        quantized, scale, zero = model.node("DynamicQuantizeLinear", [x], 3)
         weights = model.constant(model.bytes(inputs, outputs))
-        sums = model.node("MatMulInteger", [quantised, weights, zero, model.constant(np.int8(0))])
+        sums = model.node("MatMulInteger", [quantized, weights, zero, model.constant(np.int8(0))])
         of_both = model.node("Mul", [scale, model.constant(np.float32(0.02 / np.sqrt(inputs)))])
         real = model.node("Mul", [model.node("Cast", [sums], to=TensorProto.FLOAT), of_both])
         return model.node("Add", [real, model.constant(model.random.random(outputs).astype(np.float32))])
@@ -179,7 +179,7 @@ def main():
     columns = [recording.column("model"), recording.column("run", "s", 4, "median"),
                recording.column("run, ONNX Runtime", "s", 4, "median"), recording.column("ratio", digits=2),
                recording.column("integers that differ"), recording.column("real outputs differ by")]
-    recording.save(arguments.output, "quantised", "Quantised models next to ONNX Runtime",
+    recording.save(arguments.output, "quantized", "Quantized models next to ONNX Runtime",
                    [recording.table("models", columns, rows)], software={"ONNX Runtime": onnxruntime.__version__},
                    conditions=f"{arguments.threads} threads each; {arguments.rounds} turns of {arguments.repeat} runs, medians of medians; "
                               "random weights; differences are shares of the largest output")
