@@ -153,7 +153,7 @@ def main():
     run.found("largest_difference", difference, f"Forebay's probabilities and ONNX Runtime's differ by at most {difference:.1e}")
     run.check(difference < 1e-3, "ONNX Runtime gives the same outputs")
     right = int((theirs.argmax(1) == held["labels"]).sum())
-    run.check(right == free["validation"]["right"], "ONNX Runtime tells as many samples apart")
+    run.check(right == free["validation"]["right"], "ONNX Runtime classifies as many samples correctly")
     run.end()
 
 

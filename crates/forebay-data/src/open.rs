@@ -151,8 +151,8 @@ fn check_archive(path: &Path) -> Result<(), DataError> {
     if has_extension(path, &["npz"]) || is_safetensors(path) || start == b"PK" {
         return Ok(());
     }
-    let reason = "not a data set; a file of data is .npz, .safetensors, .csv, .tar, .parquet, .arrow, .txt or .jsonl, without further \
-                  compression; volumes, images, sounds and .npy files are passed as the folder that contains them";
+    let reason = "not a data set; a file of data is .npz, .safetensors, .csv, .tar, .parquet, .arrow, .txt or .jsonl, without \
+                  further compression; volumes, images, sounds and .npy files are passed as the folder that contains them";
     Err(DataError::unsupported(path.display().to_string(), reason))
 }
 

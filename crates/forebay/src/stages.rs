@@ -356,9 +356,8 @@ impl Stages {
             Kind::Run { plan, constants, structured, rest } => {
                 if let Some(plan) = plan {
                     let later: BTreeSet<&str> = rest.iter().flat_map(|rest| rest.inputs()).collect();
-                    let is_kept =
-                        |name: &str| later.contains(name) || wanted.contains(name) || is_element(structured, name);
-                    let may_go = |name: &str| !is_kept(name);
+                    let may_go =
+                        |name: &str| !later.contains(name) && !wanted.contains(name) && !is_element(structured, name);
                     self.compute(plan, engine, values, &may_go, rest.is_some())?;
                 }
                 for (name, contents) in constants {

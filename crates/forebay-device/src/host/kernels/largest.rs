@@ -181,16 +181,16 @@ unsafe fn search_with<V: Vector>(search: &Search) {
 /// As [`search_with`].
 #[inline(always)]
 unsafe fn search_copy<V: Vector>(search: &Search) {
-    let Planes { kernel, dilations, output, .. } = search.planes;
-    let count = output[0] * search.pitch;
+    let Planes { kernel, dilations, output: [rows, columns], .. } = *search.planes;
+    let pitch = search.pitch;
     // SAFETY: the copy holds all rows that windows reach, and the lines all columns; both are followed by room for whole vectors.
     unsafe {
-        largest_of_taps::<V>(search.x, (kernel[0], dilations[0] * search.pitch), count, search.lines);
-        largest_of_taps::<V>(search.lines, (kernel[1], dilations[1]), count, search.found);
+        largest_of_taps::<V>(search.x, (kernel[0], dilations[0] * pitch), rows * pitch, search.lines);
+        largest_of_taps::<V>(search.lines, (kernel[1], dilations[1]), (rows - 1) * pitch + columns, search.found);
     }
 }
 
-/// Writes the largest of some elements, which are `distance` apart, for each of `count` first ones.
+/// Writes the largest of `taps` elements that are `distance` apart, beginning with each of `count` adjacent ones.
 ///
 /// # Safety
 /// As [`search_copy`].
@@ -286,14 +286,13 @@ unsafe fn largest_of_windows<V: Vector>(search: &Search, row: usize) {
     // SAFETY: both are followed by room for whole vectors.
     unsafe {
         let (line, found) = (search.lines.add(row * search.pitch), search.found.add(row * pitch));
+        if stride != 2 {
+            return largest_of_taps::<V>(line, (taps, dilation), pitch, found);
+        }
         for column in (0..pitch).step_by(V::WIDTH) {
-            let mut largest = if stride == 2 { V::load_even(line.add(2 * column)) } else { V::load(line.add(column)) };
+            let mut largest = V::load_even(line.add(2 * column));
             for tap in 1..taps {
-                let seen = match stride {
-                    2 => V::load_even(line.add(2 * column + tap * dilation)),
-                    _ => V::load(line.add(column + tap * dilation)),
-                };
-                largest = largest.larger(seen);
+                largest = largest.larger(V::load_even(line.add(2 * column + tap * dilation)));
             }
             largest.store(found.add(column));
         }

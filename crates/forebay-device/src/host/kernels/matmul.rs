@@ -27,7 +27,7 @@ const FEW_TERMS: usize = PRODUCT_TERMS as usize / 4;
 /// With several threads, this many tasks per thread keep all of them busy to the end.
 const TASKS_PER_THREAD: usize = 4;
 
-/// Whether all threads have the same number of tasks, or so many that it makes no difference.
+/// Whether all threads have the same number of tasks, or enough of them that one more makes little difference.
 fn is_even(tasks: usize, threads: usize) -> bool {
     tasks.is_multiple_of(threads) || tasks >= threads * TASKS_PER_THREAD
 }

@@ -129,11 +129,10 @@ impl Correlation {
         (sources, targets): (usize, usize),
         (source, target): (Spatial, Spatial),
     ) -> Result<Correlation, String> {
-        let units = Units::of(geometry, &axes, (sources, targets));
-        let axes = match &units {
-            Some(units) => units.axes.clone(),
-            None if targets >= TARGETS_DENSE_MIN => without_gaps(axes),
-            None => axes,
+        let (units, axes) = match Units::of(geometry, &axes, (sources, targets)) {
+            Some((units, axes)) => (Some(units), axes),
+            None if targets >= TARGETS_DENSE_MIN => (None, without_gaps(axes)),
+            None => (None, axes),
         };
         let rows_seen = geometry.kernel[0] * geometry.kernel[1];
         let row_seen = match &axes[2] {
@@ -142,7 +141,7 @@ impl Correlation {
         };
         let bytes_seen = rows_seen * row_seen * size_of::<f32>();
         let (source_chunk, components, unit) = match &units {
-            Some(units) => (units.source_chunk, units.components, units.size),
+            Some(units) => (units.source_chunk, units.components(), units.size),
             None => (even(sources, (SEEN_MAX_BYTES / bytes_seen).max(1)), 1, 1),
         };
         let mut elements_max = (PACKED_MAX / (source_chunk * components)).min(CHANNEL_MAX);
@@ -193,7 +192,7 @@ impl Correlation {
             source_chunk,
             target_chunk,
             step: 1,
-            winograd: units.map(|units| units.packed(&slab)),
+            winograd: units.map(|units| Winograd::new(units, &slab)),
             slab,
             source,
             target,
@@ -284,7 +283,7 @@ impl Correlation {
         let first: [usize; 3] = std::array::from_fn(|d| origin[d] * axes[d].target_stride);
         let mut sizes: [usize; 3] = std::array::from_fn(|d| {
             let all = match &self.winograd {
-                Some(winograd) if d == 2 => winograd.columns,
+                Some(winograd) if d == 2 => winograd.units.columns,
                 _ => axes[d].classes.iter().map(|class| class.count).sum(),
             };
             (self.slab.block[d] * axes[d].target_stride).min(all.saturating_sub(first[d]))
@@ -433,7 +432,7 @@ impl Correlation {
     /// The number of elements of a packed chunk of source channels.
     fn packed_count(&self) -> usize {
         match &self.winograd {
-            Some(winograd) => winograd.buffer_count(self.source_chunk),
+            Some(winograd) => winograd.buffer_count(),
             None => self.source_chunk * self.slab.channel_stride + SLACK,
         }
     }
@@ -454,7 +453,6 @@ impl Correlation {
                     slab: &self.slab,
                     origin,
                     sources: self.sources,
-                    source_chunk: self.source_chunk,
                     source,
                     source_layout: self.source,
                     weights: weights.add(targets.start * self.weights_per_group() / self.targets),

@@ -15,7 +15,7 @@ pub(super) const VECTORS: usize = 3;
 const FEW_TERMS: usize = 32;
 
 /// Weights per cache line.
-const LINE: usize = 16;
+pub(super) const LINE: usize = 16;
 
 /// The initial value of a sum.
 #[derive(Clone, Copy)]

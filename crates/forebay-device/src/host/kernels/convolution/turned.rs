@@ -5,14 +5,13 @@ use super::super::simd::{LANES, Vector, dispatch_wide, prefetch};
 use super::super::stored::{Elements, Stored, widened_brain, widened_half};
 use super::Geometry;
 use super::correlation::Correlation;
+use super::microkernel::LINE;
 use super::slab::{Span, spans};
 
 /// Inputs of a task: their weights for one output are contiguous.
 const INPUTS: usize = 2 * LANES;
 /// Outputs whose weights are transposed together: the weights of an input and a tap fill a cache line.
 const OUTPUTS: usize = 2 * LANES;
-/// Elements of a cache line.
-const LINE: usize = 16;
 
 /// Reorders weights as [`Correlation::transposed`] reads them.
 ///

@@ -20,7 +20,7 @@ use super::super::spatial::Spatial;
 use super::super::stored::{Elements, Stored};
 use super::Geometry;
 use super::axis::Axis;
-use super::microkernel::{CHANNELS, CHANNELS_MAX, Start, Terms, TileOutput, VECTORS, correlate};
+use super::microkernel::{CHANNELS, CHANNELS_MAX, LINE, Start, Terms, TileOutput, VECTORS, correlate};
 use super::slab::{COLUMNS_MAX, SLACK, Slab, Span, even, spans};
 use super::tiles::{Layout, Tile};
 
@@ -36,21 +36,22 @@ const CHANNELS_MIN: usize = 8;
 const COLUMNS_MIN: usize = 7;
 /// Target channels whose components are in a thread's buffer at a time.
 const TARGETS_AT_ONCE: usize = 64;
-/// Weights per cache line, and the number of target channels that are transformed until prefetched weights are needed.
-const LINE: usize = 16;
+/// Weights are prefetched while this many target channels before theirs are still to be transformed.
 const AHEAD: usize = 2;
-/// The most positions of a unit, and the most units of a tile.
+/// The most positions of a unit.
 const SIZE_MAX: usize = 4;
+/// The most units of a tile.
 const TILE: usize = VECTORS * WIDTH_MAX;
-/// The most elements that a row of a block sees.
-const ROW_MAX: usize = COLUMNS_MAX * SIZE_MAX + 2;
+/// The most elements that a row of a block sees, and half of them, each with room for what vectors read and write behind them.
+const ROW_MAX: usize = COLUMNS_MAX * SIZE_MAX + 2 + 4 * WIDTH_MAX;
+const HALF_MAX: usize = ROW_MAX / 2 + 2 * WIDTH_MAX;
+/// The limits of values that are not limited.
 const NO_LIMITS: [f32; 2] = [f32::NEG_INFINITY, f32::INFINITY];
-/// Half of a row, and what vectors read and write behind it.
-const HALF_MAX: usize = ROW_MAX / 2 + 3 * WIDTH_MAX;
 
 /// How many positions are a unit, or `None` if a convolution is computed directly. This depends only on the sizes that are never divided:
 /// channels, the window and the last dimension.
 fn unit_size(geometry: &Geometry, (sources, targets): (usize, usize), columns: usize) -> Option<usize> {
+    // The first spatial dimension is divided between parts, and may be the only one.
     let is_divided = geometry.first == 2;
     let [planes, rows, width] = geometry.kernel;
     let fits = width == 3 && planes * rows <= WINDOW_MAX && geometry.strides == [1; 3] && geometry.dilations == [1; 3];
@@ -63,10 +64,13 @@ fn unit_size(geometry: &Geometry, (sources, targets): (usize, usize), columns: u
     (4 * multiplications <= 3 * 3 * columns).then_some(size)
 }
 
-/// Minimal filtering of given sizes.
-pub(super) struct Winograd {
+/// The units of a correlation's rows.
+#[derive(Clone, Copy)]
+pub(super) struct Units {
+    /// Source channels that are packed together.
+    pub source_chunk: usize,
     /// Positions of a unit.
-    size: usize,
+    pub size: usize,
     /// Positions of a row of the target.
     pub columns: usize,
     /// The source element that the first position of a row sees first, and the elements of a row.
@@ -74,6 +78,38 @@ pub(super) struct Winograd {
     width: usize,
     /// Whether the weights of a window's row are listed from last to first.
     is_reversed: bool,
+}
+
+impl Units {
+    /// The units of a correlation with these dimensions, and its dimensions in units; `None` if it is computed directly.
+    pub fn of(geometry: &Geometry, axes: &[Axis; 3], channels: (usize, usize)) -> Option<(Units, [Axis; 3])> {
+        let [planes, rows, columns] = axes;
+        let size = unit_size(geometry, channels, columns.count())?;
+        if planes.count() * rows.count() == 0 {
+            return None;
+        }
+        let taps = &columns.classes[0].taps;
+        let in_units = Axis::of_units(columns.count().div_ceil(size), size, taps);
+        let units = Units {
+            source_chunk: even(channels.0, TERMS_MAX / (geometry.kernel[0] * geometry.kernel[1])),
+            size,
+            columns: columns.count(),
+            first: columns.phases[0],
+            width: columns.source,
+            is_reversed: taps[0].shift > taps[2].shift,
+        };
+        Some((units, [planes.clone(), rows.clone(), in_units]))
+    }
+
+    /// Components of a unit.
+    pub fn components(&self) -> usize {
+        self.size + 2
+    }
+}
+
+/// Minimal filtering of given sizes.
+pub(super) struct Winograd {
+    pub units: Units,
     /// Elements from component to component and from channel to channel of a packed source.
     component_stride: usize,
     channel_stride: usize,
@@ -83,78 +119,12 @@ pub(super) struct Winograd {
     weight_stride: usize,
 }
 
-/// The dimensions of a correlation in units, and what is needed to complete [`Winograd`].
-pub(super) struct Units {
-    pub axes: [Axis; 3],
-    /// Source channels that are packed together.
-    pub source_chunk: usize,
-    /// Components of a unit.
-    pub components: usize,
-    /// Positions of a unit.
-    pub size: usize,
-    columns: usize,
-    first: isize,
-    width: usize,
-    is_reversed: bool,
-}
-
-impl Units {
-    /// The units of a correlation with these dimensions, or `None` if it is computed directly.
-    pub fn of(geometry: &Geometry, axes: &[Axis; 3], channels: (usize, usize)) -> Option<Units> {
-        let [planes, rows, columns] = axes;
-        let size = unit_size(geometry, channels, columns.count())?;
-        if planes.count() * rows.count() == 0 {
-            return None;
-        }
-        let units = columns.count().div_ceil(size);
-        let window = geometry.kernel[0] * geometry.kernel[1];
-        let taps = &columns.classes[0].taps;
-        Some(Units {
-            axes: [planes.clone(), rows.clone(), Axis::of_units(units, size, taps)],
-            source_chunk: even(channels.0, TERMS_MAX / window),
-            components: size + 2,
-            size,
-            columns: columns.count(),
-            first: columns.phases[0],
-            width: columns.source,
-            is_reversed: taps[0].shift > taps[2].shift,
-        })
-    }
-
-    /// Completes the units with the blocks in which they are packed.
-    ///
-    /// # Panics
-    /// Panics if planes or rows are not packed one after the other.
-    pub fn packed(&self, slab: &Slab) -> Winograd {
-        let [planes, rows, _] = &slab.axes;
-        assert_eq!([planes.phases.len(), rows.phases.len()], [1, 1], "windows of at most {WINDOW_MAX} elements");
-        let Units { size, columns, first, width, is_reversed, .. } = *self;
-        let component_stride =
-            (slab.packed_rows().iter().product::<usize>() * slab.row_pitch() + WIDTH_MAX).next_multiple_of(16);
-        // An odd number of cache lines, as in a slab.
-        let channel_stride = ((self.components * component_stride).div_ceil(16) | 1) * 16;
-        let taps = |axis: &Axis| axis.classes[0].taps.iter().map(|tap| tap.shift).collect::<Vec<_>>();
-        let (plane_taps, row_taps) = (taps(planes), taps(rows));
-        let mut offsets = Vec::with_capacity(self.source_chunk * plane_taps.len() * row_taps.len());
-        for channel in 0..self.source_chunk {
-            for plane in &plane_taps {
-                for row in &row_taps {
-                    offsets.push((channel * channel_stride + slab.offset([0; 3], [*plane, *row, 0])) as u32);
-                }
-            }
-        }
-        let weight_stride = offsets.len().next_multiple_of(WIDTH_MAX);
-        Winograd { size, columns, first, width, is_reversed, component_stride, channel_stride, offsets, weight_stride }
-    }
-}
-
 /// One block of positions of some target channels.
 pub(super) struct Job<'a> {
     pub slab: &'a Slab,
     pub origin: [usize; 3],
-    /// All source channels, and how many are packed together.
+    /// The number of source channels.
     pub sources: usize,
-    pub source_chunk: usize,
     pub source: Stored<f32>,
     pub source_layout: Spatial,
     /// The weights of the first target channel.
@@ -168,10 +138,40 @@ pub(super) struct Job<'a> {
 }
 
 impl Winograd {
+    /// Filtering of these units, packed in the slab's blocks.
+    ///
+    /// # Panics
+    /// Panics if planes or rows are not packed one after the other.
+    pub fn new(units: Units, slab: &Slab) -> Winograd {
+        let [planes, rows, _] = &slab.axes;
+        assert_eq!([planes.phases.len(), rows.phases.len()], [1, 1], "windows of at most {WINDOW_MAX} elements");
+        let component_stride =
+            (slab.packed_rows().iter().product::<usize>() * slab.row_pitch() + WIDTH_MAX).next_multiple_of(LINE);
+        // An odd number of cache lines, as in a slab.
+        let channel_stride = ((units.components() * component_stride).div_ceil(LINE) | 1) * LINE;
+        let taps = |axis: &Axis| axis.classes[0].taps.iter().map(|tap| tap.shift).collect::<Vec<_>>();
+        let (plane_taps, row_taps) = (taps(planes), taps(rows));
+        let mut offsets = Vec::with_capacity(units.source_chunk * plane_taps.len() * row_taps.len());
+        for channel in 0..units.source_chunk {
+            for plane in &plane_taps {
+                for row in &row_taps {
+                    offsets.push((channel * channel_stride + slab.offset([0; 3], [*plane, *row, 0])) as u32);
+                }
+            }
+        }
+        let weight_stride = offsets.len().next_multiple_of(WIDTH_MAX);
+        Winograd { units, component_stride, channel_stride, offsets, weight_stride }
+    }
+
     /// The elements of a buffer that [`Winograd::block`] needs.
-    pub fn buffer_count(&self, source_chunk: usize) -> usize {
-        let components = self.size + 2;
-        source_chunk * self.channel_stride + SLACK + components * TARGETS_AT_ONCE * (self.weight_stride + TILE)
+    pub fn buffer_count(&self) -> usize {
+        let weights_and_sums = self.units.components() * TARGETS_AT_ONCE * (self.weight_stride + TILE);
+        self.packed_count() + weights_and_sums
+    }
+
+    /// The elements of a chunk of packed source channels.
+    fn packed_count(&self) -> usize {
+        self.units.source_chunk * self.channel_stride + SLACK
     }
 
     /// Computes one block, within the limits of its activation.
@@ -203,30 +203,29 @@ dispatch_wide! {
 #[inline(always)]
 unsafe fn run_block_with<V: Vector>(work: &mut Work) {
     let Work { winograd, job, buffer } = work;
-    let (slab, components) = (job.slab, winograd.size + 2);
+    let (slab, units) = (job.slab, &winograd.units);
     let lens: [usize; 3] = std::array::from_fn(|d| slab.block[d].min(slab.axes[d].count() - job.origin[d]));
-    let first_column = job.origin[2] * winograd.size;
-    let mut columns = (lens[2] * winograd.size).min(winograd.columns - first_column);
+    let mut columns = (lens[2] * units.size).min(units.columns - job.origin[2] * units.size);
     let mut layout = Layout {
         rows: lens[1],
         columns: lens[2],
         pitch: slab.row_pitch(),
         row_stride: job.target_layout.row,
-        column_stride: winograd.size,
+        column_stride: units.size,
     };
-    if [columns, job.target_layout.row] == [layout.pitch * winograd.size; 2] {
+    if [columns, job.target_layout.row] == [layout.pitch * units.size; 2] {
         // Rows follow each other without gaps.
-        let units = layout.rows * layout.columns;
+        let all = layout.rows * layout.columns;
         columns *= layout.rows;
-        layout = Layout { rows: 1, columns: units, pitch: units, row_stride: columns, ..layout };
+        layout = Layout { rows: 1, columns: all, pitch: all, row_stride: columns, ..layout };
     }
     let tiles =
         Layout { row_stride: layout.pitch, column_stride: 1, ..layout }.merged().tiles(V::WIDTH, V::Half::WIDTH);
-    let (packed, rest) = buffer.split_at_mut(job.source_chunk * winograd.channel_stride + SLACK);
-    let (weights, sums) = rest.split_at_mut(components * TARGETS_AT_ONCE * winograd.weight_stride);
+    let (packed, rest) = buffer.split_at_mut(winograd.packed_count());
+    let (weights, sums) = rest.split_at_mut(units.components() * TARGETS_AT_ONCE * winograd.weight_stride);
     let mut row = Row::new();
-    let window = winograd.offsets.len() / job.source_chunk;
-    for chunk in spans(job.sources, job.source_chunk) {
+    let window = winograd.offsets.len() / units.source_chunk;
+    for chunk in spans(job.sources, units.source_chunk) {
         for (number, packed) in packed.chunks_exact_mut(winograd.channel_stride).take(chunk.len).enumerate() {
             // SAFETY: the channel exists; no one writes it.
             unsafe {
@@ -285,13 +284,13 @@ unsafe fn run_block_with<V: Vector>(work: &mut Work) {
 
 /// The elements that a row of units sees, and those with even and with odd numbers.
 struct Row {
-    all: [f32; ROW_MAX + 4 * WIDTH_MAX],
-    halves: [[f32; HALF_MAX + WIDTH_MAX]; 2],
+    all: [f32; ROW_MAX],
+    halves: [[f32; HALF_MAX]; 2],
 }
 
 impl Row {
     fn new() -> Row {
-        Row { all: [0.0; ROW_MAX + 4 * WIDTH_MAX], halves: [[0.0; HALF_MAX + WIDTH_MAX]; 2] }
+        Row { all: [0.0; ROW_MAX], halves: [[0.0; HALF_MAX]; 2] }
     }
 }
 
@@ -307,7 +306,7 @@ unsafe fn pack_channel<V: Vector>(
     row: &mut Row,
     packed: &mut [f32],
 ) {
-    let Winograd { size, first, width, component_stride, .. } = *winograd;
+    let (Units { size, first, width, .. }, component_stride) = (winograd.units, winograd.component_stride);
     let (slab, layout) = (job.slab, &job.source_layout);
     let [planes, rows, _] = &slab.axes;
     let [depth, height] = slab.packed_rows();
@@ -325,7 +324,7 @@ unsafe fn pack_channel<V: Vector>(
         let is_inside = |axis: &Axis, index: isize| index >= 0 && (index as usize) < axis.source;
         let target = line * units;
         if !is_inside(planes, plane) || !is_inside(rows, source_row) {
-            for component in 0..size + 2 {
+            for component in 0..winograd.units.components() {
                 packed[component * component_stride + target..][..units].fill(0.0);
             }
             continue;
@@ -345,7 +344,7 @@ unsafe fn pack_channel<V: Vector>(
     }
 }
 
-/// a x + b, a number for all lanes.
+/// a x + b, where a is one number.
 #[inline(always)]
 unsafe fn scaled_sum<V: Vector>(a: f32, x: V, b: V) -> V {
     // SAFETY: the CPU has the vector's instructions, as all callers promise.
@@ -438,12 +437,12 @@ unsafe fn transform_weights<V: Vector>(winograd: &Winograd, weights: &[f32], tar
         unsafe {
             let target = target.add(number * V::WIDTH);
             let mut rows = V::load_thirds(weights.as_ptr());
-            if winograd.is_reversed {
+            if winograd.units.is_reversed {
                 rows.swap(0, 2);
             }
             let ([a, b, c], zero) = (rows, V::splat(0.0));
             let outer = scaled_sum(1.0, c, a);
-            if winograd.size == 2 {
+            if winograd.units.size == 2 {
                 let (outer, middle) = (scaled_sum(0.5, outer, zero), scaled_sum(0.5, b, zero));
                 store(
                     [a, scaled_sum(1.0, middle, outer), scaled_sum(-1.0, middle, outer), c],
@@ -490,10 +489,10 @@ struct Block<'a> {
 #[inline(always)]
 unsafe fn compute_tile<V: Vector>(block: &Block, plane: usize, tile: &Tile, sums: *mut f32) {
     let Block { winograd, job, layout, columns, targets, terms, limits, .. } = block;
-    let components = winograd.size + 2;
+    let size = winograd.units.size;
     // SAFETY: the caller's promises.
     unsafe {
-        for component in 0..components {
+        for component in 0..winograd.units.components() {
             let packed =
                 terms.packed.add(component * winograd.component_stride + plane * job.slab.plane_pitch() + tile.start);
             let mut channel = 0;
@@ -513,8 +512,8 @@ unsafe fn compute_tile<V: Vector>(block: &Block, plane: usize, tile: &Tile, sums
         for channel in 0..targets.len {
             for vector in 0..tile.vectors {
                 let sums = sums.add(channel * TILE + vector * V::WIDTH);
-                let own = own.as_mut_ptr().add(vector * V::WIDTH * winograd.size);
-                match winograd.size {
+                let own = own.as_mut_ptr().add(vector * V::WIDTH * size);
+                match size {
                     2 => write_pairs::<V>(sums, own),
                     _ => write_quads::<V>(sums, own),
                 }
@@ -534,8 +533,8 @@ unsafe fn compute_tile<V: Vector>(block: &Block, plane: usize, tile: &Tile, sums
                 #[inline(always)]
                 |at, place, count| {
                     // The last unit of a row may reach beyond its end.
-                    let count = (count * winograd.size).min(columns - place % layout.row_stride);
-                    add_run::<V>(target.add(place), own.as_ptr().add(at * winograd.size), count, adding);
+                    let count = (count * size).min(columns - place % layout.row_stride);
+                    add_run::<V>(target.add(place), own.as_ptr().add(at * size), count, adding);
                 },
             );
         }
