@@ -47,12 +47,16 @@ const TASKS_MIN: usize = 8;
 const POSITIONS_DENSE_MAX: usize = 256;
 /// The number of target channels that makes up for it.
 const TARGETS_DENSE_MIN: usize = 32;
+/// The most positions of a plane for which planes are packed without gaps, too.
+const PLANE_DENSE_MAX: usize = 64;
 /// Weights of a task with one thread, which need not divide work: they stay in a core's second-level cache. The limit is higher if a block
 /// has so few tiles that the weights are read at most twice: 7 x 7 positions of 320 to 1152 channels take 0.96 of the time.
 const WEIGHTS_MAX_BYTES: usize = 256 * 1024;
 const WEIGHTS_SEEN_TWICE_MAX_BYTES: usize = 1024 * 1024;
 /// The number of tiles of a plane from which its weights are seen often enough to be read by [`CHANNELS_MAX`] channels at once.
 const TILES_MIN: usize = 3;
+/// The number of positions of several images that fills vectors and sees the weights often enough not to divide them further.
+const POSITIONS_JOINED_MIN: usize = 64;
 /// The number of positions that makes up for a block's halo.
 const POSITIONS_MIN: usize = 256;
 
@@ -73,6 +77,8 @@ pub(super) struct Correlation {
     step: usize,
     /// Computes blocks with fewer multiplications; positions of the last dimension are units then.
     winograd: Option<Winograd>,
+    /// Whether the sums of a block wait in a thread's buffer, in which they are one run: in the target they are many short ones.
+    is_buffered: bool,
     source: Spatial,
     target: Spatial,
 }
@@ -84,7 +90,7 @@ impl Correlation {
     /// Returns an error if the host cannot hold a window.
     pub fn forward(geometry: &Geometry) -> Result<Correlation, String> {
         check_taps(geometry, PACKED_MAX)?;
-        let geometry = &geometry.flat();
+        let geometry = &geometry.flat().joined();
         let correlate = |geometry: &Geometry| {
             let axes = std::array::from_fn(|d| Axis::forward(geometry, d));
             Correlation::new(geometry, axes, (geometry.inputs, geometry.outputs), (geometry.x, geometry.y))
@@ -111,7 +117,7 @@ impl Correlation {
     /// Returns an error if the host cannot hold a window or strides.
     pub fn transposed(geometry: &Geometry) -> Result<Correlation, String> {
         check_taps(geometry, TAPS_MAX)?;
-        let geometry = &geometry.flat();
+        let geometry = &geometry.flat().joined();
         let families = (0..3).map(|d| Axis::transposed_classes(geometry, d)).fold(1, usize::saturating_mul);
         if families > FAMILIES_MAX {
             let strides = &geometry.strides[geometry.first..];
@@ -151,39 +157,52 @@ impl Correlation {
             Ok(slab) => slab,
             Err(_) => Slab::new(axes.clone(), PACKED_MAX / source_chunk, positions_max)?,
         };
+        let groups = geometry.batch * geometry.groups;
+        let tasks_min = match threads() {
+            1 => 1,
+            threads if geometry.is_joined() => threads,
+            _ => TASKS_MIN,
+        };
+        // Smaller blocks, until there are enough tasks with this many parts of the target channels each.
+        let mut divided = |mut slab: Slab, parts: usize, positions_min: usize| {
+            let tasks = |slab: &Slab| groups.saturating_mul(slab.block_count()).saturating_mul(parts);
+            while tasks(&slab) < tasks_min && slab.block.iter().product::<usize>() * unit > positions_min {
+                elements_max /= 2;
+                match Slab::new(axes.clone(), elements_max, positions_max) {
+                    Ok(smaller) => slab = smaller,
+                    Err(_) => break,
+                }
+            }
+            slab
+        };
+        if geometry.is_joined() {
+            slab = divided(slab, 1, POSITIONS_JOINED_MIN);
+        }
         let blocks = slab.block_count();
         let target_chunk_min = if geometry.taps() / families_count >= LANES { 4 * CHANNELS } else { 16 * CHANNELS };
-        let groups = geometry.batch * geometry.groups;
         let mut target_chunk = targets;
-        let tasks_min = if threads() == 1 { 1 } else { TASKS_MIN };
         if groups.saturating_mul(blocks) < TASKS_MIN && units.is_none() {
             let weights_bytes = targets * source_chunk * geometry.taps() * size_of::<f32>();
             let are_seen_twice = slab.block.iter().product::<usize>() <= 2 * VECTORS * WIDTH_MAX;
             let parts = match tasks_min {
                 1 if are_seen_twice => weights_bytes.div_ceil(WEIGHTS_SEEN_TWICE_MAX_BYTES),
                 1 => weights_bytes.div_ceil(WEIGHTS_MAX_BYTES),
-                _ => TASKS_MIN.div_ceil(groups * blocks),
+                _ => tasks_min.div_ceil(groups * blocks),
             };
             let parts = parts.min(targets.div_ceil(target_chunk_min));
             target_chunk = targets.div_ceil(parts).next_multiple_of(CHANNELS).min(targets);
         }
-        let tasks = |slab: &Slab| {
-            [groups, slab.block_count(), targets.div_ceil(target_chunk)].into_iter().fold(1, usize::saturating_mul)
-        };
-        while tasks(&slab) < tasks_min && slab.block.iter().product::<usize>() * unit > POSITIONS_MIN {
-            elements_max /= 2;
-            match Slab::new(axes.clone(), elements_max, positions_max) {
-                Ok(smaller) => slab = smaller,
-                Err(_) => break,
-            }
-        }
+        slab = divided(slab, targets.div_ceil(target_chunk), POSITIONS_MIN);
         if units.is_some() {
             // Source channels are transformed again for each part of the target channels, so there are no more parts than threads.
-            let parts = threads().div_ceil(tasks(&slab).max(1)).min(targets.div_ceil(4 * CHANNELS));
+            let tasks = groups.saturating_mul(slab.block_count()).max(1);
+            let parts = threads().div_ceil(tasks).min(targets.div_ceil(4 * CHANNELS));
             target_chunk = targets.div_ceil(parts).next_multiple_of(CHANNELS).min(targets);
         }
         let families = families(geometry, &slab, source_chunk, (sources, targets));
+        let is_one_run = slab.plane_pitch() == slab.axes[1].count() * slab.axes[2].count();
         Ok(Correlation {
+            is_buffered: units.is_none() && geometry.is_joined() && is_one_run && families.len() == 1,
             images: geometry.batch,
             groups: geometry.groups,
             sources,
@@ -235,23 +254,21 @@ impl Correlation {
                 let target = target.at(start as isize);
                 let block = Block { activation, source, weights, bias, origin };
                 match target.own() {
-                    Some(base) => {
-                        with_buffer(self.packed_count(), |packed| {
-                            self.block(&block, targets, &Output { base, layout: self.target, first: [0; 3] }, packed);
-                        });
+                    Some(base) if !self.is_buffered => with_buffer(self.packed_count(), |packed| {
+                        self.block(&block, targets, &Output { base, layout: self.target, first: [0; 3] }, packed);
                         self.apply(activation, origin, targets.len, base);
-                    }
-                    None => self.rounded_block(&block, targets, target),
+                    }),
+                    _ => self.buffered_block(&block, targets, target),
                 }
             }
         });
     }
 
-    /// Computes one block for some 16-bit target channels, whose sums are rounded once.
+    /// Computes one block for some target channels in a thread's buffer, and stores it: 16-bit sums are rounded once.
     ///
     /// # Safety
     /// As [`Correlation::run`]; `target` is the first channel.
-    unsafe fn rounded_block(&self, block: &Block, targets: Span, target: Stored<f32>) {
+    unsafe fn buffered_block(&self, block: &Block, targets: Span, target: Stored<f32>) {
         let (first, [planes, rows, columns]) = self.covered(block.origin);
         let count = planes * rows * columns;
         let layout = Spatial { image: 0, channel: count, plane: rows * columns, row: columns, span: count };
@@ -263,7 +280,14 @@ impl Correlation {
             for part in spans(targets.len, at_once) {
                 let channels = Span { start: targets.start + part.start, len: part.len };
                 // SAFETY: the caller's promises; there is room for the part's channels.
-                unsafe { self.block(block, channels, &Output { base: sums.as_mut_ptr(), layout, first }, packed) };
+                unsafe {
+                    self.block(block, channels, &Output { base: sums.as_mut_ptr(), layout, first }, packed);
+                    if let Some(function) = block.activation.function() {
+                        apply_to(function, sums.as_mut_ptr(), [(1, 0); 3], part.len * count);
+                    }
+                }
+                let is_seamless = self.target.row == columns;
+                let (rows, columns) = if is_seamless { (1, rows * columns) } else { (rows, columns) };
                 for line in 0..part.len * planes * rows {
                     let (channel, plane, row) = (line / rows / planes, line / rows % planes, line % rows);
                     let start = (part.start + channel) * self.target.channel
@@ -508,15 +532,21 @@ impl Correlation {
     }
 }
 
-/// Packs the taps of the last dimension separately if planes are so small that the numbers between two rows would fill vectors.
+/// Packs the taps of the last dimension separately if planes are so small that the numbers between two rows would fill vectors, and those of
+/// the rows if the numbers between planes would.
 fn without_gaps(axes: [Axis; 3]) -> [Axis; 3] {
-    let [planes, rows, mut columns] = axes;
-    let (height, width) = (rows.count(), columns.count());
+    let [planes, mut rows, mut columns] = axes;
+    let (count, height, width) = (planes.count(), rows.count(), columns.count());
     let (dense, with_gaps) = (height * width, height * (width + columns.spread.min(1)));
     let halves = |positions: usize| positions.div_ceil(LANES);
+    let halves_dense =
+        if count > 1 && dense <= PLANE_DENSE_MAX { halves(count * dense) } else { count * halves(dense) };
     let is_small = height > 1 && columns.spread > 0 && with_gaps <= POSITIONS_DENSE_MAX;
-    if is_small && columns.target_stride == 1 && halves(dense) < halves(with_gaps - 1) {
+    if is_small && columns.target_stride == 1 && halves_dense < count * halves(with_gaps - 1) {
         columns.pack_taps_apart();
+    }
+    if columns.spread == 0 && halves_dense < count * halves(dense) {
+        rows.pack_taps_apart();
     }
     [planes, rows, columns]
 }
@@ -567,11 +597,13 @@ unsafe fn correlate_block_with<V: Vector>(job: &Job) {
     let (correlation, slab) = (job.correlation, &job.correlation.slab);
     let Output { base: output, layout: target, first } = job.output;
     let Some((lens, at, layout)) = correlation.places(job.family, job.origin, target) else { return };
-    let (at, layout) = ([at[0] - first[0], at[1] - first[1], at[2] - first[2]], layout.merged());
+    let at = [at[0] - first[0], at[1] - first[1], at[2] - first[2]];
+    let plane_stride = slab.axes[0].target_stride * target.plane;
+    let (planes, layout) = layout.merged().with_planes(lens[0], slab.plane_pitch(), plane_stride);
     let tiles = layout.tiles(V::WIDTH, V::Half::WIDTH);
     let channel_stride = target.channel;
-    for plane in 0..lens[0] {
-        let base = (at[0] + plane * slab.axes[0].target_stride) * target.plane + at[1] * target.row + at[2];
+    for plane in 0..planes {
+        let base = at[0] * target.plane + plane * plane_stride + at[1] * target.row + at[2];
         for tile in &tiles {
             let mut start = 0;
             while start < job.targets.len {

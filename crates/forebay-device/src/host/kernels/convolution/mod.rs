@@ -40,6 +40,8 @@ use weight_gradient::WeightGradient;
 
 /// Elements that a task widens at once.
 const WIDENED_AT_ONCE: usize = 64 * 1024;
+/// The most positions of an image's plane for which images are computed together.
+const POSITIONS_JOINED_MAX: usize = 256;
 /// Windows reach less far than this in each dimension, so that distances between taps, padding and positions can be computed.
 const REACH_MAX: u64 = 1 << 60;
 
@@ -128,6 +130,27 @@ impl Geometry {
         }
         let all = [1, 1, planes * rows * columns];
         Geometry { source: all, target: all, ..*self }
+    }
+
+    /// The same convolution with images as planes, if they are so small that the positions of each would fill vectors poorly, and see the
+    /// weights only a few times.
+    fn joined(&self) -> Geometry {
+        let Geometry { batch, groups, inputs, outputs, x, y, .. } = *self;
+        let positions = self.target.iter().product::<usize>();
+        // Volumes have no dimension left. The images of x are one run of elements, which no one else writes.
+        let is_possible = self.first > 0 && x.image == groups * inputs * x.channel;
+        if batch == 1 || !is_possible || positions > POSITIONS_JOINED_MAX || [inputs, outputs] == [1, 1] {
+            return *self;
+        }
+        let with_images = |sizes: [usize; 3]| [batch, sizes[1], sizes[2]];
+        let layout = |of: Spatial| Spatial { plane: of.image, span: (batch - 1) * of.image + of.span, ..of };
+        let (source, target) = (with_images(self.source), with_images(self.target));
+        Geometry { batch: 1, source, target, x: layout(x), y: layout(y), ..*self }
+    }
+
+    /// Whether images are planes.
+    fn is_joined(&self) -> bool {
+        self.first > 0 && self.target[0] > 1
     }
 
     /// Elements of x that adjacent positions see in a dimension, including those between taps and in the padding.

@@ -191,9 +191,19 @@ impl Line {
     #[inline(always)]
     fn fill_outside(&self, target: &mut [f32], with_zeros: bool) {
         if with_zeros {
-            target[..self.low].fill(0.0);
-            target[self.high..].fill(0.0);
+            fill_few(&mut target[..self.low]);
+            fill_few(&mut target[self.high..]);
         }
+    }
+}
+
+/// Writes zeros, of which there are often none or one.
+#[inline(always)]
+fn fill_few(target: &mut [f32]) {
+    match target {
+        [] => {}
+        [one] => *one = 0.0,
+        many => many.fill(0.0),
     }
 }
 
@@ -330,7 +340,7 @@ fn block(axes: &[Axis; 3], elements_max: usize, positions_max: usize) -> Option<
             height + rows.spread,
         ];
         let packed = factors.into_iter().fold(1, usize::saturating_mul);
-        if best.is_none_or(|(least, _)| packed < least) {
+        if best.is_none_or(|(least, _)| packed <= least) {
             best = Some((packed, [depth, height, width]));
         }
     }

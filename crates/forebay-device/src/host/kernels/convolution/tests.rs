@@ -99,7 +99,7 @@ fn case(channels: [u64; 2], groups: u64, source: &[u64], kernel: &[u64], strides
     let pads: Vec<u64> = kernel.iter().map(|kernel| (kernel - 1) * dilations / 3).collect();
     let target = (0..source.len()).map(|d| {
         let reach = (kernel[d] - 1) * dilations + 1;
-        (source[d] + 2 * pads[d] - reach) / strides + 1
+        (source[d] + 2 * pads[d]).saturating_sub(reach) / strides + 1
     });
     let sizes = |channels: &[u64], spatial: Vec<u64>| [channels, &spatial[..]].concat();
     Case {
@@ -145,6 +145,30 @@ fn large_cases() -> Vec<Case> {
     ]
 }
 
+/// Batches of images whose planes are so small that they are computed together, with padding on both sides.
+fn small_cases() -> Vec<Case> {
+    let cases = [
+        case([16, 40], 1, &[2, 2], &[3, 3], 1, 1),
+        case([40, 70], 1, &[4, 4], &[3, 3], 1, 1),
+        case([9, 33], 1, &[3, 5], &[5, 5], 1, 1),
+        case([20, 96], 2, &[5, 3], &[3, 2], 1, 1),
+        case([12, 40], 1, &[7, 8], &[3, 3], 2, 1),
+        case([33, 40], 1, &[7, 7], &[1, 1], 1, 1),
+        case([70, 36], 1, &[8, 8], &[3, 3], 1, 1),
+        case([16, 33], 1, &[5], &[3], 1, 1),
+    ];
+    let padded = |mut case: Case| {
+        let Window { kernel, strides, pads_begin, pads_end, .. } = &mut case.convolution.window;
+        for d in 0..kernel.len() {
+            (pads_begin[d], pads_end[d]) = (kernel[d] / 2, kernel[d] / 2);
+            case.y[2 + d] = (case.x[2 + d] + 2 * pads_begin[d] - kernel[d]) / strides[d] + 1;
+        }
+        (case.x[0], case.y[0]) = (5, 5);
+        case
+    };
+    cases.map(padded).into()
+}
+
 #[test]
 fn all_directions_match_the_definition() {
     let mut random = Random::new(11);
@@ -166,7 +190,8 @@ fn all_directions_of_16_bits_match_the_definition() {
 #[test]
 fn all_directions_of_16_bits_have_the_bits_of_conversions_around_float32() {
     let mut random = Random::new(16);
-    let cases: Vec<Case> = (0..40).map(|_| random_case(&mut random)).chain(large_cases()).collect();
+    let cases: Vec<Case> =
+        (0..40).map(|_| random_case(&mut random)).chain(large_cases()).chain(small_cases()).collect();
     for (number, case) in cases.iter().enumerate() {
         spoil_buffers();
         let data_type = [DataType::Float16, DataType::BFloat16][number % 2];
@@ -200,8 +225,8 @@ fn sixteen_bit_data_gradients_of_large_strides_are_complete() {
 #[test]
 fn all_directions_match_the_definition_where_work_is_cut() {
     let mut random = Random::new(13);
-    for (number, case) in large_cases().iter().enumerate() {
-        check_against_definition(case, DataType::Float32, &mut random, &format!("large case {number}"));
+    for (number, case) in large_cases().iter().chain(&small_cases()).enumerate() {
+        check_against_definition(case, DataType::Float32, &mut random, &format!("case {number}"));
     }
 }
 
@@ -277,7 +302,8 @@ fn images(tensor: &Tensor, range: std::ops::Range<u64>) -> Tensor {
 #[test]
 fn a_batch_gives_the_same_bits_whole_and_in_parts() {
     let mut random = Random::new(12);
-    let cases: Vec<Case> = (0..25).map(|_| random_case(&mut random)).chain(large_cases()).collect();
+    let cases: Vec<Case> =
+        (0..25).map(|_| random_case(&mut random)).chain(large_cases()).chain(small_cases()).collect();
     for (number, mut case) in cases.into_iter().enumerate() {
         let batch = 2 + random.below(if number < 25 { 5 } else { 2 });
         (case.x[0], case.y[0]) = (batch, batch);
@@ -449,7 +475,7 @@ fn activations_give_the_bits_of_a_kernel_behind() {
         UnaryOp::LeakyRelu { alpha: 0.1 },
         UnaryOp::Sin,
     ];
-    for (number, case) in planes.into_iter().chain(large_cases()).enumerate() {
+    for (number, case) in planes.into_iter().chain(large_cases()).chain(small_cases()).enumerate() {
         let tensor = |sizes: &[u64], random: &mut Random| {
             let mut values = random.values(count(sizes));
             values[0] = f64::NAN;

@@ -33,6 +33,15 @@ impl Layout {
         Layout { rows: 1, columns, pitch: columns, ..self }
     }
 
+    /// Returns the positions of some planes, if each is one row and they follow each other without gaps; otherwise, how many planes have these
+    /// positions each.
+    pub fn with_planes(self, planes: usize, plane_pitch: usize, plane_stride: usize) -> (usize, Layout) {
+        if [self.rows, self.columns, self.column_stride] != [1, plane_pitch, 1] {
+            return (planes, self);
+        }
+        (1, Layout { rows: planes, pitch: plane_pitch, row_stride: plane_stride, ..self }.merged())
+    }
+
     /// Writes adjacent positions of a row, starting at an address.
     ///
     /// # Safety

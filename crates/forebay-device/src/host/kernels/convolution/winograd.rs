@@ -42,9 +42,10 @@ const AHEAD: usize = 2;
 const SIZE_MAX: usize = 4;
 /// The most units of a tile.
 const TILE: usize = VECTORS * WIDTH_MAX;
-/// The most elements that a row of a block sees, and half of them, each with room for what vectors read and write behind them.
-const ROW_MAX: usize = COLUMNS_MAX * SIZE_MAX + 2 + 4 * WIDTH_MAX;
-const HALF_MAX: usize = ROW_MAX / 2 + 2 * WIDTH_MAX;
+/// The most elements that rows of a block see, which are transformed together: at least those of one row.
+const SEEN_MAX: usize = COLUMNS_MAX * SIZE_MAX + 2;
+/// The elements behind them that vectors read and write.
+const SEEN_BEHIND: usize = 8 * WIDTH_MAX;
 /// The limits of values that are not limited.
 const NO_LIMITS: [f32; 2] = [f32::NEG_INFINITY, f32::INFINITY];
 
@@ -223,7 +224,8 @@ unsafe fn run_block_with<V: Vector>(work: &mut Work) {
         Layout { row_stride: layout.pitch, column_stride: 1, ..layout }.merged().tiles(V::WIDTH, V::Half::WIDTH);
     let (packed, rest) = buffer.split_at_mut(winograd.packed_count());
     let (weights, sums) = rest.split_at_mut(units.components() * TARGETS_AT_ONCE * winograd.weight_stride);
-    let mut row = Row::new();
+    let mut seen = Seen::new();
+    let row_starts = row_starts(job);
     let window = winograd.offsets.len() / units.source_chunk;
     for chunk in spans(job.sources, units.source_chunk) {
         for (number, packed) in packed.chunks_exact_mut(winograd.channel_stride).take(chunk.len).enumerate() {
@@ -231,7 +233,7 @@ unsafe fn run_block_with<V: Vector>(work: &mut Work) {
             unsafe {
                 let start = (chunk.start + number) * job.source_layout.channel;
                 let channel = job.source.slice(start, job.source_layout.span);
-                pack_channel::<V>(winograd, job, channel, &mut row, packed);
+                pack_channel::<V>(winograd, job, &row_starts, channel, &mut seen, packed);
             }
         }
         for targets in spans(job.targets.len, TARGETS_AT_ONCE) {
@@ -282,16 +284,45 @@ unsafe fn run_block_with<V: Vector>(work: &mut Work) {
     }
 }
 
-/// The elements that a row of units sees, and those with even and with odd numbers.
-struct Row {
-    all: [f32; ROW_MAX],
-    halves: [[f32; HALF_MAX]; 2],
+/// The elements that rows of units see, and those with even and with odd numbers.
+struct Seen {
+    all: [f32; SEEN_MAX + SEEN_BEHIND],
+    halves: [[f32; (SEEN_MAX + SEEN_BEHIND) / 2]; 2],
 }
 
-impl Row {
-    fn new() -> Row {
-        Row { all: [0.0; ROW_MAX], halves: [[0.0; HALF_MAX]; 2] }
+impl Seen {
+    fn new() -> Seen {
+        Seen { all: [0.0; SEEN_MAX + SEEN_BEHIND], halves: [[0.0; (SEEN_MAX + SEEN_BEHIND) / 2]; 2] }
     }
+
+    /// Separates the first `count` elements.
+    ///
+    /// # Safety
+    /// There may be at most [`SEEN_MAX`]; the CPU must have the vector's instructions.
+    #[inline(always)]
+    unsafe fn split<V: Vector>(&mut self, count: usize) {
+        for (odd, half) in self.halves.iter_mut().enumerate() {
+            for at in (0..count / 2).step_by(V::WIDTH) {
+                // SAFETY: the caller's promises; there is room for whole vectors.
+                unsafe { V::load_even(self.all.as_ptr().add(2 * at + odd)).store(half.as_mut_ptr().add(at)) };
+            }
+        }
+    }
+}
+
+/// Where the rows of a block that are packed begin in a channel of the source: those inside it.
+fn row_starts(job: &Job) -> Vec<Option<usize>> {
+    let [planes, rows, _] = &job.slab.axes;
+    let [depth, height] = job.slab.packed_rows();
+    let inside = |axis: &Axis, position: usize| {
+        let index = axis.source_of(0, position);
+        usize::try_from(index).ok().filter(|&index| index < axis.source)
+    };
+    let start = |line: usize| {
+        let plane = inside(planes, job.origin[0] + line / height)?;
+        Some(plane * job.source_layout.plane + inside(rows, job.origin[1] + line % height)? * job.source_layout.row)
+    };
+    (0..depth * height).map(start).collect()
 }
 
 /// Packs the components of the elements that a block sees of one channel.
@@ -302,45 +333,54 @@ impl Row {
 unsafe fn pack_channel<V: Vector>(
     winograd: &Winograd,
     job: &Job,
+    row_starts: &[Option<usize>],
     channel: Elements,
-    row: &mut Row,
+    seen: &mut Seen,
     packed: &mut [f32],
 ) {
-    let (Units { size, first, width, .. }, component_stride) = (winograd.units, winograd.component_stride);
-    let (slab, layout) = (job.slab, &job.source_layout);
-    let [planes, rows, _] = &slab.axes;
-    let [depth, height] = slab.packed_rows();
-    let units = slab.row_pitch();
-    // The row's elements: some zeros, those of the source from `start` on, zeros again.
-    let (first, seen) = (first + (job.origin[2] * size) as isize, units * size + 2);
-    let low = first.min(0).unsigned_abs().min(seen);
+    let Units { size, first, width, .. } = winograd.units;
+    let units = job.slab.row_pitch();
+    // A row's elements: some zeros, those of the source from `start` on, zeros again.
+    let (first, pitch) = (first + (job.origin[2] * size) as isize, units * size + 2);
+    let low = first.min(0).unsigned_abs().min(pitch);
     let start = first.max(0) as usize;
-    let high = (low + width.saturating_sub(start)).min(seen);
-    row.all[..low].fill(0.0);
-    row.all[high..seen].fill(0.0);
-    for line in 0..depth * height {
-        let plane = planes.source_of(0, job.origin[0] + line / height);
-        let source_row = rows.source_of(0, job.origin[1] + line % height);
-        let is_inside = |axis: &Axis, index: isize| index >= 0 && (index as usize) < axis.source;
-        let target = line * units;
-        if !is_inside(planes, plane) || !is_inside(rows, source_row) {
-            for component in 0..winograd.units.components() {
-                packed[component * component_stride + target..][..units].fill(0.0);
+    let high = (low + width.saturating_sub(start)).min(pitch);
+    // Many rows are copied before the first is read: vectors that were just stored in pieces are loaded slowly.
+    let mut packed_rows = 0;
+    for row_starts in row_starts.chunks(SEEN_MAX / pitch) {
+        for (row, start_of_row) in row_starts.iter().enumerate() {
+            let Some(start_of_row) = start_of_row else { continue };
+            let row = &mut seen.all[row * pitch..][..pitch];
+            row[..low].fill(0.0);
+            if low < high {
+                channel.copy_to(&mut row[low..high], start_of_row + start, 1);
             }
-            continue;
+            row[high..].fill(0.0);
         }
-        let from = plane as usize * layout.plane + source_row as usize * layout.row + start;
-        if low < high {
-            channel.copy_to(&mut row.all[low..high], from, 1);
-        }
-        // SAFETY: the row has room for what vectors read behind its end. What they write behind a component's row belongs to its next one,
+        // SAFETY: there is room for what vectors read behind the rows' end. What they write behind a component's row belongs to its next one,
         // which is written later, or to the space between components.
         unsafe {
-            match size {
-                2 => transform_pairs::<V>(row, units, packed[target..].as_mut_ptr(), component_stride),
-                _ => transform_quads::<V>(row, units, packed[target..].as_mut_ptr(), component_stride),
+            if size == 4 {
+                seen.split::<V>(row_starts.len() * pitch);
+            }
+            for (row, start_of_row) in row_starts.iter().enumerate() {
+                let target = &mut packed[(packed_rows + row) * units..];
+                if start_of_row.is_none() {
+                    for component in 0..winograd.units.components() {
+                        target[component * winograd.component_stride..][..units].fill(0.0);
+                    }
+                    continue;
+                }
+                let (row, target, stride) = (row * pitch, target.as_mut_ptr(), winograd.component_stride);
+                match (size, units <= V::Half::WIDTH) {
+                    (2, true) => transform_pairs::<V::Half>(seen, row, units, target, stride),
+                    (2, false) => transform_pairs::<V>(seen, row, units, target, stride),
+                    (_, true) => transform_quads::<V::Half>(seen, row, units, target, stride),
+                    (_, false) => transform_quads::<V>(seen, row, units, target, stride),
+                }
             }
         }
+        packed_rows += row_starts.len();
     }
 }
 
@@ -363,19 +403,18 @@ unsafe fn store<V: Vector, const N: usize>(vectors: [V; N], target: *mut f32, st
     }
 }
 
-/// Writes the four components of a row of pairs.
+/// Writes the four components of a row of pairs that begins at element `row`.
 ///
 /// # Safety
 /// As [`pack_channel`]; the components of the row, and a vector behind them, are writable.
 #[inline(always)]
-unsafe fn transform_pairs<V: Vector>(row: &Row, units: usize, target: *mut f32, stride: usize) {
+unsafe fn transform_pairs<V: Vector>(seen: &Seen, row: usize, units: usize, target: *mut f32, stride: usize) {
     // SAFETY: the caller's promises.
     unsafe {
         for unit in (0..units).step_by(V::WIDTH) {
-            let x: [V; 4] = std::array::from_fn(
-                #[inline(always)]
-                |i| V::load_even(row.all.as_ptr().add(2 * unit + i)),
-            );
+            // Not `from_fn`, which is not always inlined.
+            let at = seen.all.as_ptr().add(row + 2 * unit);
+            let x = [V::load_even(at), V::load_even(at.add(1)), V::load_even(at.add(2)), V::load_even(at.add(3))];
             let components = [
                 scaled_sum(-1.0, x[2], x[0]),
                 scaled_sum(1.0, x[2], x[1]),
@@ -387,24 +426,27 @@ unsafe fn transform_pairs<V: Vector>(row: &Row, units: usize, target: *mut f32, 
     }
 }
 
-/// Writes the six components of a row of units of four.
+/// Writes the six components of a row of units of four that begins at element `row`; elements are separated.
 ///
 /// # Safety
 /// As [`transform_pairs`].
 #[inline(always)]
-unsafe fn transform_quads<V: Vector>(row: &mut Row, units: usize, target: *mut f32, stride: usize) {
+unsafe fn transform_quads<V: Vector>(seen: &Seen, row: usize, units: usize, target: *mut f32, stride: usize) {
     // SAFETY: the caller's promises.
     unsafe {
-        for (odd, half) in row.halves.iter_mut().enumerate() {
-            for at in (0..2 * units + 2).step_by(V::WIDTH) {
-                V::load_even(row.all.as_ptr().add(2 * at + odd)).store(half.as_mut_ptr().add(at));
-            }
-        }
         for unit in (0..units).step_by(V::WIDTH) {
-            let x: [V; 6] = std::array::from_fn(
+            let [even, odd] = [&seen.halves[0], &seen.halves[1]].map(
                 #[inline(always)]
-                |i| V::load_even(row.halves[i % 2].as_ptr().add(2 * unit + i / 2)),
+                |half| half.as_ptr().add(row / 2 + 2 * unit),
             );
+            let x = [
+                V::load_even(even),
+                V::load_even(odd),
+                V::load_even(even.add(1)),
+                V::load_even(odd.add(1)),
+                V::load_even(even.add(2)),
+                V::load_even(odd.add(2)),
+            ];
             let (a, b) = (scaled_sum(-4.0, x[2], x[4]), scaled_sum(-4.0, x[1], x[3]));
             let (c, d) = (scaled_sum(-1.0, x[2], x[4]), scaled_sum(-1.0, x[1], x[3]));
             let components = [
