@@ -42,7 +42,8 @@ const AHEAD: usize = 2;
 const SIZE_MAX: usize = 4;
 /// The most units of a tile.
 const TILE: usize = VECTORS * WIDTH_MAX;
-/// The most elements that rows of a block see, which are transformed together: at least those of one row.
+/// Elements that rows of a block see, which are transformed together if they are short, and the most of one row.
+const SEEN_AT_ONCE: usize = 256;
 const SEEN_MAX: usize = COLUMNS_MAX * SIZE_MAX + 2;
 /// The elements behind them that vectors read and write.
 const SEEN_BEHIND: usize = 8 * WIDTH_MAX;
@@ -347,7 +348,7 @@ unsafe fn pack_channel<V: Vector>(
     let high = (low + width.saturating_sub(start)).min(pitch);
     // Many rows are copied before the first is read: vectors that were just stored in pieces are loaded slowly.
     let mut packed_rows = 0;
-    for row_starts in row_starts.chunks(SEEN_MAX / pitch) {
+    for row_starts in row_starts.chunks((SEEN_AT_ONCE / pitch).max(1)) {
         for (row, start_of_row) in row_starts.iter().enumerate() {
             let Some(start_of_row) = start_of_row else { continue };
             let row = &mut seen.all[row * pitch..][..pitch];
