@@ -119,6 +119,8 @@ pub(super) trait Float:
     fn round_to_even(self) -> Self;
     /// e to the power x.
     fn exponential(self) -> Self;
+    /// e^x + 1.
+    fn exponential_plus_one(self) -> Self;
     /// e^x - 1 without cancellation.
     fn exponential_minus_one(self) -> Self;
     /// Natural logarithm.
@@ -347,6 +349,7 @@ floats! {
     f32 {
         power: math::power_f32,
         exponential: math::exp_f32,
+        exponential_plus_one: math::exp_plus_one_f32,
         exponential_minus_one: math::exp_minus_one_f32,
         logarithm: math::ln_f32,
         logarithm_of_normal: math::ln_of_normal_f32,
@@ -368,6 +371,7 @@ floats! {
     f64 {
         power: libm::pow,
         exponential: libm::exp,
+        exponential_plus_one: math::exp_plus_one_f64,
         exponential_minus_one: libm::expm1,
         logarithm: libm::log,
         logarithm_of_normal: libm::log,

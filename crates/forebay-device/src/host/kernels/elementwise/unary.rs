@@ -71,12 +71,12 @@ fn relu<T: Float>(x: T) -> T {
 
 #[inline(always)]
 fn sigmoid<T: Float>(x: T) -> T {
-    T::ONE / (T::ONE + (-x).exponential())
+    T::ONE / (-x).exponential_plus_one()
 }
 
 #[inline(always)]
 fn silu<T: Float>(x: T) -> T {
-    x / (T::ONE + (-x).exponential())
+    x / (-x).exponential_plus_one()
 }
 
 /// x / 2 (1 + erf(x / sqrt 2)).

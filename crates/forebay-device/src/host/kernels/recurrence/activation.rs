@@ -2,7 +2,7 @@
 
 use forebay_base::kernel::RecurrentActivation;
 
-use super::super::math::{exp_f32, exp_minus_one_f32, ln_one_plus_f32, tanh_f32};
+use super::super::math::{exp_f32, exp_minus_one_f32, exp_plus_one_f32, ln_one_plus_f32, tanh_f32};
 use super::super::parallel::wide;
 use super::super::simd;
 
@@ -15,7 +15,7 @@ fn limited(x: f32, limit: Option<f32>) -> f32 {
 
 #[inline(always)]
 fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + exp_f32(-x))
+    1.0 / exp_plus_one_f32(-x)
 }
 
 /// ln(1 + exp(x)) without overflow.
