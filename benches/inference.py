@@ -1,20 +1,19 @@
 #!/usr/bin/env python3
-"""Inference at batch 1 next to ONNX Runtime, with one thread each: processor time of a run.
+"""Inference next to ONNX Runtime: the time of a run, by default at batch 1 with one thread each.
 
     cargo build --release
-    python3 benches/inference.py [--before PROGRAM]   # needs: pip install torch torchvision transformers onnx onnxruntime numpy
+    python3 benches/inference.py [--batch 8] [--threads 2] [--before PROGRAM]
+    # needs: pip install torch torchvision transformers onnx onnxruntime numpy
 
 Networks from torchvision and transformers, and a U-Net, have random weights, and normalizations with an effect. Both runtimes get the
-file that PyTorch's TorchScript exporter writes without folding constants. The bench compares processor time: unlike wall-clock time, it
-does not grow when other work occupies the processors, though it grows when that work uses caches and memory bandwidth. Forebay's processor
-time is the difference between a command with many runs and one with a single run. Runtimes take turns, and medians count. `--before` names
-an older build of the program, to be measured in the same rounds.
+file that PyTorch's TorchScript exporter writes without folding constants. Runtimes take turns, and the fastest run of each counts: it is
+the one that other work disturbed least. How many processors other work occupied is shown for each network. `--before` names an older build
+of the program, to be measured in the same rounds.
 """
 import argparse
 import json
 import math
 import os
-import resource
 import statistics
 import subprocess
 import tempfile
@@ -91,10 +90,13 @@ NETWORKS = {
 }
 
 
-def export(name, folder):
+def export(name, folder, batch=1):
     """Writes a network as ONNX; returns the path of the file, and the input."""
     torch.manual_seed(0)
     module, x = NETWORKS[name]()
+    if batch > 1:
+        others = [x.shape[0] * (batch - 1), *x.shape[1:]]
+        x = torch.cat([x, torch.randn(others) if x.is_floating_point() else torch.randint(0, 5000, others)])
     for part in module.modules():
         if isinstance(part, nn.BatchNorm2d):
             part.running_mean.normal_(0, 0.1)
@@ -113,42 +115,39 @@ def export(name, folder):
     return path, x.numpy()
 
 
-def forebay(program, folder, repeat):
-    """Processor seconds of a command that runs the model `repeat` times and leaves its output in the folder."""
+def forebay(program, folder, repeat, threads):
+    """Seconds of each run of a command that runs the model `repeat` times and leaves its output in the folder."""
     call = [program, "run", os.path.join(folder, "model.onnx"), "--input", f"x={os.path.join(folder, 'x.npy')}", "--output-dir",
-            folder, "--threads", "1", "--repeat", str(repeat), "--json"]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            folder, "--threads", str(threads), "--repeat", str(repeat), "--json"]
     done = subprocess.run(call, capture_output=True, text=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode != 0:
         raise SystemExit(f"{program}: {done.stderr}")
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return [step["seconds"] for step in json.loads(done.stdout)["steps"]]
 
 
 def measure(name, arguments, programs):
-    """Processor seconds of a run by runtime, and the difference of the outputs as a share of the largest value."""
+    """Seconds of the fastest run by runtime, the difference of the outputs as a share of the largest value, and other work's processors."""
     with tempfile.TemporaryDirectory() as folder:
-        path, x = export(name, folder)
+        path, x = export(name, folder, arguments.batch)
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.log_severity_level = 1, 4
+        options.intra_op_num_threads, options.log_severity_level = arguments.threads, 4
         peer = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         expected = peer.run(None, {"x": x})[0]
-        begin = time.thread_time()
+        begin = time.perf_counter()
         peer.run(None, {"x": x})
-        repeat = max(3, math.ceil(arguments.seconds / max(time.thread_time() - begin, 1e-4)))
+        repeat = max(3, math.ceil(arguments.seconds / max(time.perf_counter() - begin, 1e-4)))
         seconds = {runtime: [] for runtime in [*programs, "peer"]}
-        difference = 0.0
+        difference, other_work = 0.0, recording.OtherWork()
         for _ in range(arguments.rounds):
             for _ in range(repeat):
-                begin = time.thread_time()
+                begin = time.perf_counter()
                 peer.run(None, {"x": x})
-                seconds["peer"].append(time.thread_time() - begin)
+                seconds["peer"].append(time.perf_counter() - begin)
             for runtime, program in programs.items():
-                one, many = forebay(program, folder, 1), forebay(program, folder, repeat + 1)
-                seconds[runtime].append((many - one) / repeat)
+                seconds[runtime] += forebay(program, folder, repeat, arguments.threads)
                 found = np.load(os.path.join(folder, "y.npy"))
                 difference = max(difference, float(np.abs(found - expected).max() / np.abs(expected).max()))
-        return {runtime: statistics.median(all) for runtime, all in seconds.items()}, difference
+        return {runtime: min(all) for runtime, all in seconds.items()}, difference, other_work.processors()
 
 
 def main():
@@ -156,6 +155,8 @@ def main():
     parser.add_argument("--forebay", metavar="PATH", default=os.path.join(recording.ROOT, "target", "release", "forebay"))
     parser.add_argument("--before", metavar="PATH", help="an older build of the program, measured as well")
     parser.add_argument("--only", metavar="TEXT", help="networks with this in their names only")
+    parser.add_argument("--batch", type=int, default=1, help="images or sequences per run [default: 1]")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each runtime [default: 1]")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each runtime [default: 5]")
     parser.add_argument("--seconds", type=float, default=0.5, help="about how long a turn takes [default: 0.5]")
     recording.add_output(parser)
@@ -167,31 +168,31 @@ def main():
     for program in programs.values():
         if not os.access(program, os.X_OK):
             parser.error(f"{program} is not a program; build it with `cargo build --release`, or name one with --forebay")
-    rows, ratios, loads = [], {runtime: [] for runtime in programs}, []
+    rows, ratios = [], {runtime: [] for runtime in programs}
     for name in names:
-        seconds, difference = measure(name, arguments, programs)
-        loads.append(os.getloadavg()[0])
+        seconds, difference, other_work = measure(name, arguments, programs)
         own = {runtime: seconds[runtime] / seconds["peer"] for runtime in programs}
         for runtime, ratio in own.items():
             ratios[runtime].append(ratio)
         rows.append([name, seconds["peer"] * 1e3, *(value for runtime in programs for value in (seconds[runtime] * 1e3, own[runtime])),
-                     difference])
+                     difference, other_work])
         print(f"{name:28} ONNX Runtime {seconds['peer'] * 1e3:7.2f} ms; "
               + "; ".join(f"{runtime} {seconds[runtime] * 1e3:7.2f} ms, {own[runtime]:.2f}" for runtime in programs)
-              + f"; differ by {difference:.0e}", flush=True)
+              + f"; differ by {difference:.0e}"
+              + ("" if other_work is None else f"; other work: {other_work:.1f} processors"), flush=True)
     means = {runtime: math.exp(statistics.mean(map(math.log, all))) for runtime, all in ratios.items()}
-    rows.append(["geometric mean", None, *(value for runtime in programs for value in (None, means[runtime])), None])
+    rows.append(["geometric mean", None, *(value for runtime in programs for value in (None, means[runtime])), None, None])
     print("geometric mean: " + ", ".join(f"{runtime} {mean:.3f}" for runtime, mean in means.items()))
     label = {"before": "before", "now": "Forebay"}
-    columns = [recording.column("network"), recording.column("ONNX Runtime", "ms", 2, "median")]
+    columns = [recording.column("network"), recording.column("ONNX Runtime", "ms", 2, "best")]
     for runtime in programs:
-        columns += [recording.column(label[runtime], "ms", 2, "median"), recording.column(f"{label[runtime]}, ratio", digits=2)]
-    columns.append(recording.column("outputs differ by"))
-    recording.save(arguments.output, "inference", "Inference at batch 1 next to ONNX Runtime",
+        columns += [recording.column(label[runtime], "ms", 2, "best"), recording.column(f"{label[runtime]}, ratio", digits=2)]
+    columns += [recording.column("outputs differ by"), recording.column("other work", "processors", 1, "mean")]
+    recording.save(arguments.output, "inference", f"Inference at batch {arguments.batch} next to ONNX Runtime",
                    [recording.table("networks", columns, rows)],
                    software={"ONNX Runtime": onnxruntime.__version__, "PyTorch": torch.__version__},
-                   conditions=f"processor time with one thread each, {arguments.rounds} rounds; load of the machine "
-                              f"{min(loads):.1f} to {max(loads):.1f}; differences are shares of the largest output")
+                   conditions=f"threads of each runtime: {arguments.threads}; {arguments.rounds} rounds; differences are shares of the "
+                              "largest output")
 
 
 if __name__ == "__main__":

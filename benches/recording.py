@@ -6,9 +6,11 @@ A bench adds `--output` to its arguments with `add_output`, builds tables from `
 
 import json
 import os
+import resource
 import shlex
 import subprocess
 import sys
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -40,6 +42,33 @@ def command():
         elif not word.startswith("--output="):
             words.append(word)
     return shlex.join(["python3", script, *words])
+
+
+class OtherWork:
+    """How many processors were busy with anything but this process and its children, from construction on."""
+
+    def __init__(self):
+        self.begin, self.busy, self.own = time.monotonic(), self._busy(), self._own()
+
+    def processors(self):
+        """The mean number, or None on systems without /proc/stat."""
+        busy, own, seconds = self._busy(), self._own(), time.monotonic() - self.begin
+        return None if busy is None else max(0.0, (busy - self.busy - (own - self.own)) / seconds)
+
+    @staticmethod
+    def _busy():
+        """Processor seconds of the machine."""
+        try:
+            with open("/proc/stat", encoding="ascii") as file:
+                user, nice, system, _, _, irq, softirq, *_ = map(int, file.readline().split()[1:])
+        except OSError:
+            return None
+        return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+    @staticmethod
+    def _own():
+        return sum(usage.ru_utime + usage.ru_stime for usage in
+                   (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)))
 
 
 def figures(bench, what, tables, software=None, conditions=None, machine=None):
