@@ -134,10 +134,10 @@ def convolutional(name, size=64, batch=8, **fields):
     return Network("torchvision", network, images(size, batch))
 
 
-def segmenting(name, input_name="x"):
+def segmenting(name, input_name="x", batch=2):
     def network():
         return getattr(torchvision.models.segmentation, name)(weights=None, weights_backbone=None, num_classes=5)
-    return Network("torchvision, segmentation", network, images(64, 2, input_name), class_axis=1)
+    return Network("torchvision, segmentation", network, images(64, batch, input_name), class_axis=1)
 
 
 def with_small_head(name, features):
@@ -305,7 +305,8 @@ NETWORKS = {
     "tv_swin_t": convolutional("swin_t", batch=2),
     "tv_vit": Network("torchvision", vision_transformer, images(32, 2)),
     "tv_fcn_resnet50": segmenting("fcn_resnet50"),
-    "tv_deeplabv3_mobilenet": segmenting("deeplabv3_mobilenet_v3_large"),
+    # It normalizes one value per example, which takes two examples, also in the smaller batch.
+    "tv_deeplabv3_mobilenet": segmenting("deeplabv3_mobilenet_v3_large", batch=4),
     "tv_lraspp_mobilenet": segmenting("lraspp_mobilenet_v3_large", "input"),
     "tv_maxvit": Network("torchvision", lambda: torchvision.models.MaxVit(
         input_size=(64, 64), stem_channels=16, partition_size=2, block_channels=[16, 32], block_layers=[1, 1], head_dim=16,

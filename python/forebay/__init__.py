@@ -10,7 +10,7 @@ ask whether it fits    :func:`plan`, :func:`forebay.torch.plan`
 list the hardware      :func:`devices`, :func:`machines`
 launch operations      :class:`Tensor`, :class:`Stream`, :class:`Event`, :class:`Context`
 exceed device memory   :func:`forebay.managed.empty`
-use several processes  :class:`Processes`
+use several processes  :class:`Processes`; predicted: :meth:`Plan.simulate`
 handle failures        :class:`Error`, :class:`OutOfBudget`
 =====================  ===========================================================================
 """
@@ -43,10 +43,11 @@ from ._losses import (
     Tversky,
 )
 from ._model import Model, TensorInfo
-from ._optimizers import LAMB, SGD, Adafactor, Adagrad, Adam, Adam8bit, AdamW, AdamW8bit, Lion, RMSprop
+from ._optimizers import LAMB, SGD, Adadelta, Adafactor, Adagrad, Adam, Adam8bit, Adamax, AdamW, AdamW8bit, Lion, NAdam, RAdam, RMSprop
 from ._options import EngineOptions
 from ._plan import Machine, Offer, Plan, machines, plan
 from ._processes import Processes
+from ._ranks import SimulatedRank, SimulatedStep
 from ._recipe import ParameterGroup, Schedule
 from ._session import RunTimes, Session
 from ._streams import (
@@ -101,12 +102,14 @@ def devices() -> List[str]:
 
 
 __all__ = [
+    "Adadelta",
     "Adafactor",
     "Adagrad",
     "Adam",
     "Adam8bit",
     "AdamW",
     "AdamW8bit",
+    "Adamax",
     "BinaryCrossEntropy",
     "BinaryFocal",
     "CTC",
@@ -125,14 +128,15 @@ __all__ = [
     "Huber",
     "InvalidArgument",
     "KLDivergence",
-    "LoRA",
-    "LossTerm",
     "LAMB",
     "Lion",
+    "LoRA",
+    "LossTerm",
     "Machine",
     "MeanAbsoluteError",
     "MeanSquaredError",
     "Model",
+    "NAdam",
     "NotFinite",
     "Offer",
     "OutOfBudget",
@@ -140,12 +144,15 @@ __all__ = [
     "ParameterGroup",
     "Plan",
     "Processes",
+    "RAdam",
     "RMSprop",
     "RaceError",
     "RunTimes",
     "SGD",
     "Schedule",
     "Session",
+    "SimulatedRank",
+    "SimulatedStep",
     "SmoothL1",
     "SoftCrossEntropy",
     "SoftmaxCrossEntropy",

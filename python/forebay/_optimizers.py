@@ -29,6 +29,8 @@ class SGD:
     nesterov: bool = False
     #: L2 penalty, added to the gradient.
     weight_decay: float = 0.0
+    #: The part of a gradient that the velocity does not take, except in the first step.
+    dampening: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Adam:
     epsilon: float = 1e-8
     #: Weight decay, added to the gradient.
     weight_decay: float = 0.0
+    #: Whether a step uses the largest second moment so far.
+    amsgrad: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ class AdamW:
     epsilon: float = 1e-8
     #: Weight decay of the parameters.
     weight_decay: float = 0.01
+    #: Whether a step uses the largest second moment so far.
+    amsgrad: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,79 @@ class Adagrad:
 
 
 @dataclass(frozen=True)
+class Adamax:
+    """AdaMax as in PyTorch: Adam with the largest gradient, which decays, in place of the root of the second moment."""
+
+    #: Step size.
+    learning_rate: float = 0.002
+    #: Decay of the first moment.
+    beta1: float = 0.9
+    #: Decay of the largest gradient.
+    beta2: float = 0.999
+    #: Added to the size of a gradient.
+    epsilon: float = 1e-8
+    #: Weight decay, added to the gradient.
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True)
+class NAdam:
+    """NAdam as in PyTorch: Adam with Nesterov's momentum.
+
+    >>> import forebay
+    >>> forebay.NAdam(0.001).momentum_decay
+    0.004
+    """
+
+    #: Step size.
+    learning_rate: float = 0.002
+    #: Decay of the first moment.
+    beta1: float = 0.9
+    #: Decay of the second moment.
+    beta2: float = 0.999
+    #: Added to the square root of the second moment.
+    epsilon: float = 1e-8
+    #: Weight decay.
+    weight_decay: float = 0.0
+    #: The momentum of step t is ``beta1 * (1 - 0.96**(t * momentum_decay) / 2)``.
+    momentum_decay: float = 0.004
+    #: Whether weight decay acts on the parameters instead of the gradients: PyTorch's ``decoupled_weight_decay``.
+    decoupled: bool = False
+
+
+@dataclass(frozen=True)
+class RAdam:
+    """RAdam as in PyTorch: Adam that divides by the root of the second moment only once the variance of it is known."""
+
+    #: Step size.
+    learning_rate: float = 0.001
+    #: Decay of the first moment.
+    beta1: float = 0.9
+    #: Decay of the second moment.
+    beta2: float = 0.999
+    #: Added to the square root of the second moment.
+    epsilon: float = 1e-8
+    #: Weight decay.
+    weight_decay: float = 0.0
+    #: Whether weight decay acts on the parameters instead of the gradients: PyTorch's ``decoupled_weight_decay``.
+    decoupled: bool = False
+
+
+@dataclass(frozen=True)
+class Adadelta:
+    """Adadelta as in PyTorch: the gradient times the root mean square of past steps, divided by that of past gradients."""
+
+    #: Factor of each step.
+    learning_rate: float = 1.0
+    #: Decay of both mean squares: PyTorch's ``rho``.
+    decay_rate: float = 0.9
+    #: Added inside the square roots.
+    epsilon: float = 1e-6
+    #: Weight decay, added to the gradient.
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True)
 class Lion:
     """Lion: the sign of an averaged gradient. Weight decay is decoupled, by default of matrices only."""
 
@@ -164,11 +243,13 @@ class Adafactor:
     weight_decay: float = 0.0
 
 
-Optimizer: TypeAlias = Union[SGD, Adam, AdamW, Adam8bit, AdamW8bit, RMSprop, Adagrad, Lion, LAMB, Adafactor]
+Optimizer: TypeAlias = Union[
+    SGD, Adam, AdamW, Adam8bit, AdamW8bit, RMSprop, Adagrad, Adamax, NAdam, RAdam, Adadelta, Lion, LAMB, Adafactor
+]
 
 _KINDS: Dict[str, Type[Optimizer]] = {
     kind.__name__.lower(): kind
-    for kind in (SGD, Adam, AdamW, Adam8bit, AdamW8bit, RMSprop, Adagrad, Lion, LAMB, Adafactor)
+    for kind in (SGD, Adam, AdamW, Adam8bit, AdamW8bit, RMSprop, Adagrad, Adamax, NAdam, RAdam, Adadelta, Lion, LAMB, Adafactor)
 }
 
 
@@ -191,4 +272,13 @@ def optimizer_given(optimizer: Optimizer) -> Dict[str, Any]:
     # A subclass is of the kind of its base.
     given["kind"] = next(name for kind in type(optimizer).__mro__ for name in _KINDS if _KINDS[name] is kind)
     given.update(checked(optimizer))
+    # Rules with other states are other kinds for the native module.
+    if given["dampening"] != 0:
+        if given["nesterov"]:
+            raise InvalidArgument("SGD with nesterov has no dampening, as in PyTorch; leave out one of them")
+        given["kind"] = "dampedsgd"
+    if given.pop("amsgrad"):
+        if isinstance(optimizer, (Adam8bit, AdamW8bit)):
+            raise InvalidArgument(f"{type(optimizer).__name__} has no amsgrad; use forebay.Adam or forebay.AdamW, or leave it out")
+        given.update(kind="amsgrad", decoupled=isinstance(optimizer, AdamW))
     return given

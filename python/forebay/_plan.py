@@ -7,13 +7,14 @@ import html
 import json
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Union, cast
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Tuple, Union, cast
 
 from . import _forebay, _options
 from ._model import Model, ModelLike, as_model, native_model
 from ._losses import Loss, loss_named
 from ._optimizers import Optimizer, optimizer_named
 from ._options import EngineOptions, PathLike, Size
+from ._ranks import SimulatedStep
 from .errors import InvalidArgument, OutOfBudget
 
 if TYPE_CHECKING:
@@ -263,6 +264,28 @@ class Plan:
         offers = self.offers(machines)
         return offers[0] if offers else None
 
+    def simulate(
+        self, ranks: int, *, network: Optional[str] = None, slow: Optional[Mapping[int, float]] = None
+    ) -> SimulatedStep:
+        """Plans the same step for several processes that share each batch, and simulates all of them together.
+
+        Args:
+            ranks: The number of processes.
+            network: The network between them: ``"infiniband-200g"``, or a speed and a latency such as ``"3GB/s,20us"``. The default is that
+                of the machine, or ``"ethernet-10g"``.
+            slow: How many times as long as planned the kernels of a process take, by rank.
+
+        Raises:
+            forebay.OutOfBudget: No plan of a process fits the budget.
+
+        >>> import forebay
+        >>> plan = forebay.plan(digits, train=True, batch_size=64)
+        >>> even, uneven = plan.simulate(2), plan.simulate(2, slow={1: 2.0})
+        >>> uneven.seconds > even.seconds, uneven.slowest, uneven.ranks[0].waiting_seconds > 0
+        (True, 1, True)
+        """
+        return SimulatedStep(self._remake().simulate((ranks, network, dict(slow or {}))), self.seconds)
+
     def _remake(self) -> _Again:
         if self._again is None:
             raise InvalidArgument("this is the plan of a trainer; use forebay.plan for a plan that can be made for other sizes")
@@ -332,6 +355,9 @@ class _Again:
         title = f"device memory of {self._model.name} over a step"
         planned = _forebay.plan(native_model(self._model), self._engine, self._sizes, self._training, title)
         return Plan(planned, self, f"{'training step' if self._training else 'run'} of {self._model.name}")
+
+    def simulate(self, processes: Tuple[int, Optional[str], Mapping[int, float]]) -> _forebay.SimulatedStep:
+        return _forebay.SimulatedStep(native_model(self._model), self._engine, self._sizes, self._training, processes)
 
     def plan(
         self,

@@ -26,6 +26,8 @@ class Processes:
         communicator: An mpi4py communicator, all of whose processes take part. Without one, all processes that the launcher started
             take part, and mpi4py is not needed.
         timeout: The number of seconds after which a process that does not answer is given up on.
+        end_timeout: The number of seconds for which a process that has reached the end of its program waits for the others to end too;
+            then it ends with exit code 1, whereupon the launcher ends the others. By default, it waits for as long as they take.
 
     Raises:
         forebay.InvalidArgument: No MPI library was found, or MPI was initialized for calls from a single thread.
@@ -48,16 +50,17 @@ class Processes:
     #: All groups, whose connections are closed before Python exits.
     _all: List[Processes] = []
 
-    def __init__(self, communicator: Any = None, *, timeout: int = 600) -> None:
-        if isinstance(timeout, bool) or timeout < 1:
-            raise InvalidArgument(f"timeout must be at least 1 second, but is {timeout}")
+    def __init__(self, communicator: Any = None, *, timeout: int = 600, end_timeout: Optional[int] = None) -> None:
+        for name, seconds in (("timeout", timeout), ("end_timeout", 1 if end_timeout is None else end_timeout)):
+            if isinstance(seconds, bool) or seconds < 1:
+                raise InvalidArgument(f"{name} must be at least 1 second, but is {seconds}")
         library = os.environ.get("FOREBAY_MPI_LIBRARY") or None
         if communicator is not None:
-            self._native = _forebay.Processes(_address_of(communicator), library, timeout)
+            self._native = _forebay.Processes(_address_of(communicator), library, timeout, end_timeout)
         elif Processes._world is not None:
             self._native = Processes._world._native
         else:
-            self._native = _forebay.Processes(None, library, timeout)
+            self._native = _forebay.Processes(None, library, timeout, end_timeout)
             Processes._world = self
         # The MPI handle belongs to the communicator, which must live as long as this object.
         self._communicator = communicator
@@ -132,4 +135,18 @@ def _end_together() -> None:
                 processes._native.abort()
 
     sys.excepthook = end
-    atexit.register(lambda: _forebay.Processes.finish([processes._native for processes in Processes._all]))
+    atexit.register(_finish)
+
+
+def _finish() -> None:
+    """Waits for the other processes to end. If they take longer than they may, the exit code tells the launcher to end them."""
+    failures = _forebay.Processes.finish([processes._native for processes in Processes._all])
+    if failures:
+        for stream in (sys.stdout, sys.stderr):
+            # A stream can be missing or closed.
+            with contextlib.suppress(Exception):
+                if stream is sys.stderr:
+                    stream.write("".join(f"error: {failure}\n" for failure in failures))
+                stream.flush()
+        # Exceptions do not change the exit code this late.
+        os._exit(1)

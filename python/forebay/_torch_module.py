@@ -19,7 +19,8 @@ from ._arrays import Native, from_native, to_native
 from ._model import Model, native_model
 from ._options import EngineOptions, Size
 from ._torch_embeddings import padding_rows_stay
-from ._torch_tracing import OneWayError, exporting, refuse_detached, write_one_way
+from ._torch_gradients import FinalError, Places, look, writing_gradients
+from ._torch_tracing import exporting, one_way
 from .errors import Error, InvalidArgument
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class CompiledModule(nn.Module):
             _refuse_other_gradients(self.module, inputs)
         # What autocast converts is part of the plans.
         parts = tuple(id(each) for each in _untyped.nn.Module.modules(self.module))
-        key = (self.module.training, _autocast(), tuple(value.dtype for value in inputs), call.key, parts)
+        modes = tuple(each.training for each in _untyped.nn.Module.modules(self.module))
+        key = (modes, _autocast(), tuple((value.dtype, value.requires_grad) for value in inputs), call.key, parts)
         passes = self._passes.get(key)
         if passes is None or passes.is_stale(self.module):
             passes = _Passes(self.module, call, inputs, self._engine)
@@ -190,7 +192,7 @@ class _Passes:
         self, module: nn.Module, call: _Call, inputs: Tuple[torch.Tensor, ...], engine: Dict[str, Any]
     ) -> None:
         self._engine = engine
-        self._training = module.training
+        self._training = _trains(module)
         folder = tempfile.mkdtemp(prefix="forebay-")
         # Weights can be read from the file for as long as plans exist.
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -198,7 +200,7 @@ class _Passes:
         path = os.path.join(folder, "module.onnx")
         self._inputs = [f"input_{index}" for index in range(len(inputs))]
         exported = _export(flat, inputs, self._inputs, path)
-        self._outputs, self._counts, self._detached = exported.outputs, exported.counts, exported.detached
+        self._outputs, self._counts, self._lost = exported.outputs, exported.counts, exported.lost
         self._arrangement, self._template = flat.arrangement, flat.outputs
         self._model = Model(path)
         self._forwards = self._session("forwards")
@@ -263,7 +265,7 @@ class _Passes:
         self, tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], needed: Sequence[bool]
     ) -> List[Optional[torch.Tensor]]:
         """Returns the gradients of the inputs of the plans, given those of the outputs."""
-        refuse_detached(self._detached)
+        self._lost.refuse()
         if self._backwards is None:
             self._backwards = self._session("backwards")
         wanted = {name for name, _, _ in self._backwards.inputs()}
@@ -310,6 +312,11 @@ def _autocast() -> Tuple[Any, ...]:
     return cpu, _untyped.is_autocast_enabled() and _untyped.get_autocast_gpu_dtype()
 
 
+def _trains(module: nn.Module) -> bool:
+    """Returns whether any part of a module is in training mode."""
+    return any(each.training for each in module.modules())
+
+
 def _state(buffer: torch.Tensor) -> Tuple[int, int]:
     """Returns a value that changes when a buffer is overwritten."""
     return id(buffer), buffer._version
@@ -349,49 +356,53 @@ class _Exported(NamedTuple):
     changed: List[str]
     #: By how much a call raises counters of batches.
     counts: Dict[str, int]
-    #: Where it detaches a tensor.
-    detached: Optional[str]
+    #: Where its gradients are not those of the export.
+    lost: Places
     #: Why the exporter that is tried first could not export it.
     failure: Optional[Error]
 
 
 def _export(flat: _Flat, inputs: Tuple[Any, ...], names: List[str], path: str) -> _Exported:
     """Writes a module as ONNX. The module is left unchanged."""
-    training = flat.module.training
+    trains = _trains(flat.module)
     modes = [(each, each.training) for each in flat.modules()]
     kept = {name: buffer.detach().clone() for name, buffer in flat.named_buffers()}
-    # In evaluation mode, the exporter would merge parameters that happen to be equal into one initializer. So the module keeps its mode,
-    # but its wrapper does not.
-    mode = torch.onnx.TrainingMode.TRAINING if training else torch.onnx.TrainingMode.PRESERVE
-    watched = [value.detach() for value in inputs]
+    watched = tuple(value.detach().requires_grad_(value.requires_grad) for value in inputs)
+    mode = torch.onnx.TrainingMode.PRESERVE
 
     def write(**way: Any) -> None:
         with exporting():
             _untyped.onnx.export(
-                flat, tuple(watched), path, training=mode, opset_version=_OPSET, input_names=names, output_names=outputs, **way
+                flat, watched, path, training=mode, opset_version=_OPSET, input_names=names, output_names=outputs, **way
             )
 
     try:
-        with padding_rows_stay(flat, True), torch.no_grad():
-            flat.train()
-            flat.module.train(training)
+        with padding_rows_stay(flat, True):
+            # In evaluation mode, the exporter would merge parameters that happen to be equal into one initializer. So the module keeps its
+            # mode, but its wrapper does not.
+            flat.training = True
             # Run once to find the number of outputs.
-            with exporting():
+            with exporting(), torch.no_grad():
                 outputs = [f"output_{index}" for index in range(len(flat(*inputs)))]
             changed, counts = changed_buffers(flat, kept)
-            places: List[str] = []
+            places, lost = Places(), Places()
             failure: Optional[Error] = None
             try:
-                detached = write_one_way(path, lambda: write(dynamo=False, do_constant_folding=False), places)
-            except (InvalidArgument, OneWayError, MemoryError):
+                with one_way(), writing_gradients(flat, trains, places):
+                    write(dynamo=False, do_constant_folding=False)
+            except (InvalidArgument, FinalError, MemoryError):
                 raise
             except Exception as error:
+                look(flat, watched, trains, places)
+                refuse_other_changes([name[len(_PREFIX) :] for name in changed])
+                if trains:
+                    places.refuse()
                 # The other exporter has more operators.
                 try:
                     write(dynamo=True, optimize=False, verbose=False)
                 except Exception:
                     raise error from None
-                detached = places[0] if places else None
+                lost = places
                 failure = error if isinstance(error, Error) else Error(f"PyTorch cannot export the module: {error}")
     except (Error, MemoryError):
         raise
@@ -403,7 +414,7 @@ def _export(flat: _Flat, inputs: Tuple[Any, ...], names: List[str], path: str) -
         with torch.no_grad():
             for name, buffer in flat.named_buffers():
                 buffer.copy_(kept[name])
-    return _Exported(outputs, changed, counts, detached, failure)
+    return _Exported(outputs, changed, counts, lost, failure)
 
 
 def changed_buffers(module: nn.Module, before: Dict[str, torch.Tensor]) -> Tuple[List[str], Dict[str, int]]:
@@ -425,6 +436,11 @@ def add_counts(module: nn.Module, owners: Iterable[str], counts: Dict[str, int],
             counter += calls * counts.get(prefix + f"{owner}.{_COUNTER}".lstrip("."), 1)
 
 
+def refuse_other_changes(names: Sequence[str]) -> None:
+    """Rejects a module that changes buffers without the names of running statistics."""
+    refuse_changed([name for name in names if not name.endswith(("running_mean", "running_var"))])
+
+
 def refuse_changed(names: Sequence[str]) -> None:
     """Rejects a module that changes buffers: an export only has the running statistics of normalizations."""
     if names:
@@ -441,16 +457,14 @@ def refuse_others(module: Any) -> None:
 
 
 def refuse_parts(module: nn.Module) -> None:
-    """Rejects a module with parts in another mode, because a plan is in training mode as a whole or not at all, and with parts that an
-    export does not reproduce."""
-    changing = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+    """Rejects a module with parts that an export does not reproduce."""
     untyped: Any = module
     for name, each in untyped.named_modules():
-        if isinstance(each, changing) and each.training != module.training:
-            raise InvalidArgument(f"'{name}' is in {'training' if each.training else 'evaluation'} mode, but the module is not")
         if isinstance(each, nn.modules.batchnorm._BatchNorm):
-            if each.momentum is None:
-                raise InvalidArgument(f"'{name}' averages its statistics over all batches (momentum=None); give it a momentum")
+            if each.momentum is None and each.training and each.track_running_stats:
+                raise InvalidArgument(
+                    f"'{name}' averages its statistics over all batches (momentum=None); give it a momentum, or put it in evaluation mode"
+                )
         if isinstance(each, (nn.Embedding, nn.EmbeddingBag)):
             refused = [] if each.max_norm is None else ["max_norm"]
             refused += ["scale_grad_by_freq"] if each.scale_grad_by_freq and each.weight.requires_grad else []

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
-from typing import Any, List, Mapping, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Sequence, Tuple, Union
 
 import torch
 from torch import nn
 
-from ._optimizers import SGD, Adagrad, Adam, Adam8bit, AdamW, AdamW8bit, Optimizer, RMSprop
+from ._optimizers import SGD, Adadelta, Adagrad, Adam, Adam8bit, Adamax, AdamW, AdamW8bit, NAdam, Optimizer, RAdam, RMSprop
 from .errors import InvalidArgument
 
 #: Parameters with fewer elements have float32 moments, here and by default in bitsandbytes.
@@ -36,17 +36,28 @@ def of_torch(optimizer: torch.optim.Optimizer) -> Tuple[Optimizer, List[Tuple[fl
 
 def _of_group(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Optimizer:
     """Converts one parameter group."""
-    refused = {key: group[key] for key in ("amsgrad", "maximize", "dampening") if group.get(key)}
-    if refused:
-        raise InvalidArgument(f"Forebay does not support {type(optimizer).__name__} with {refused}")
+    if group.get("maximize"):
+        raise InvalidArgument(f"Forebay does not support {type(optimizer).__name__} with maximize=True; negate the loss instead")
     rate, decay = float(group["lr"]), float(group.get("weight_decay", 0.0))
     if type(optimizer) is torch.optim.SGD:
-        return SGD(rate, float(group["momentum"]), bool(group["nesterov"]), decay)
+        momentum, dampening = float(group["momentum"]), float(group["dampening"])
+        return SGD(rate, momentum, bool(group["nesterov"]), decay, dampening if momentum != 0 else 0.0)
     if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
         decoupled = type(optimizer) is torch.optim.AdamW or bool(group.get("decoupled_weight_decay"))
         beta1, beta2 = (float(beta) for beta in group["betas"])
         kind = AdamW if decoupled else Adam
-        return kind(rate, beta1, beta2, float(group["eps"]), decay)
+        return kind(rate, beta1, beta2, float(group["eps"]), decay, bool(group["amsgrad"]))
+    if type(optimizer) is torch.optim.Adamax:
+        beta1, beta2 = (float(beta) for beta in group["betas"])
+        return Adamax(rate, beta1, beta2, float(group["eps"]), decay)
+    if type(optimizer) in (torch.optim.NAdam, torch.optim.RAdam):
+        beta1, beta2 = (float(beta) for beta in group["betas"])
+        eps, decoupled = float(group["eps"]), bool(group.get("decoupled_weight_decay"))
+        if type(optimizer) is torch.optim.RAdam:
+            return RAdam(rate, beta1, beta2, eps, decay, decoupled)
+        return NAdam(rate, beta1, beta2, eps, decay, float(group["momentum_decay"]), decoupled)
+    if type(optimizer) is torch.optim.Adadelta:
+        return Adadelta(rate, float(group["rho"]), float(group["eps"]), decay)
     if _is_bitsandbytes(optimizer, "Adam8bit", "AdamW8bit"):
         return _of_bitsandbytes(optimizer, group)
     if type(optimizer) is torch.optim.RMSprop:
@@ -55,9 +66,89 @@ def _of_group(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Opt
     if type(optimizer) is torch.optim.Adagrad:
         return Adagrad(rate, float(group["lr_decay"]), decay, float(group["eps"]))
     raise InvalidArgument(
-        f"Forebay does not support {type(optimizer).__name__}, only SGD, Adam, AdamW, RMSprop and Adagrad, and "
-        "Adam8bit and AdamW8bit of bitsandbytes"
+        f"Forebay does not support {type(optimizer).__name__}, only SGD, Adam, AdamW, Adamax, NAdam, RAdam, RMSprop, Adagrad and Adadelta, "
+        "and Adam8bit and AdamW8bit of bitsandbytes"
     )
+
+
+def states(ours: Optimizer) -> Dict[str, str]:
+    """Returns PyTorch's name for each value of an optimizer's state, by the end of its name here. Those of 8-bit moments are not among
+    them."""
+    has_momentum = isinstance(ours, (SGD, RMSprop)) and ours.momentum != 0
+    found = {"velocity": "momentum_buffer"} if has_momentum else {}
+    if isinstance(ours, RMSprop):
+        found.update({"square_average": "square_avg"}, **({"gradient_average": "grad_avg"} if ours.centered else {}))
+    elif isinstance(ours, Adagrad):
+        found.update({"square_sum": "sum"})
+    elif isinstance(ours, Adadelta):
+        found.update({"square_average": "square_avg", "step_square_average": "acc_delta"})
+    elif isinstance(ours, Adamax):
+        found.update({"first_moment": "exp_avg", "largest_gradient": "exp_inf"})
+    elif isinstance(ours, (Adam, AdamW, NAdam, RAdam)):
+        found.update({"first_moment": "exp_avg", "second_moment": "exp_avg_sq"})
+        if isinstance(ours, (Adam, AdamW)) and ours.amsgrad:
+            found.update({"largest_second_moment": "max_exp_avg_sq"})
+    return found
+
+
+def counts_steps(ours: Optimizer) -> bool:
+    """Returns whether a step depends on its number, not just on the optimizer's state."""
+    if isinstance(ours, SGD):
+        return ours.dampening != 0
+    return isinstance(ours, (Adam, AdamW, Adamax, NAdam, RAdam)) or isinstance(ours, Adagrad) and ours.rate_decay != 0
+
+
+def steps_done(ours: Optimizer, state: Mapping[str, Any]) -> int:
+    """Returns how many steps PyTorch has made with a parameter that has this state."""
+    if isinstance(ours, SGD):
+        # It does not count them, but only the first one is different.
+        return int(counts_steps(ours) and state.get("momentum_buffer") is not None)
+    return int(state.get("step", 0))
+
+
+def momentum_product(ours: NAdam, steps: int) -> float:
+    """Returns the product of the momenta of NAdam's steps so far."""
+    product = 1.0
+    for step in range(1, steps + 1):
+        product *= ours.beta1 * (1 - 0.5 * 0.96 ** (step * ours.momentum_decay))
+        if product == 0:
+            break
+    return product
+
+
+def to_torch(ours: Optimizer, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    """Returns the optimizer of PyTorch or bitsandbytes that makes the same steps, without its state.
+
+    Raises:
+        forebay.InvalidArgument: There is none, or bitsandbytes is not installed.
+    """
+    optim: Any = torch.optim
+    own, rate = list(parameters), ours.learning_rate
+    made: torch.optim.Optimizer
+    if isinstance(ours, SGD):
+        made = optim.SGD(own, rate, ours.momentum, ours.dampening, ours.weight_decay, ours.nesterov)
+    elif isinstance(ours, RMSprop):
+        made = optim.RMSprop(own, rate, ours.decay_rate, ours.epsilon, ours.weight_decay, ours.momentum, ours.centered)
+    elif isinstance(ours, Adagrad):
+        made = optim.Adagrad(own, rate, ours.rate_decay, ours.weight_decay, 0, ours.epsilon)
+    elif isinstance(ours, Adadelta):
+        made = optim.Adadelta(own, rate, ours.decay_rate, ours.epsilon, ours.weight_decay)
+    elif isinstance(ours, (Adam8bit, AdamW8bit)):
+        made = to_bitsandbytes(ours, own)
+    elif isinstance(ours, (Adam, AdamW)):
+        kind = optim.AdamW if isinstance(ours, AdamW) else optim.Adam
+        made = kind(own, rate, (ours.beta1, ours.beta2), ours.epsilon, ours.weight_decay, amsgrad=ours.amsgrad)
+    elif isinstance(ours, Adamax):
+        made = optim.Adamax(own, rate, (ours.beta1, ours.beta2), ours.epsilon, ours.weight_decay)
+    elif isinstance(ours, (NAdam, RAdam)):
+        kind = optim.NAdam if isinstance(ours, NAdam) else optim.RAdam
+        more: Dict[str, Any] = {"momentum_decay": ours.momentum_decay} if isinstance(ours, NAdam) else {}
+        # PyTorch 2.0 has no such argument.
+        more.update({"decoupled_weight_decay": True} if ours.decoupled else {})
+        made = kind(own, rate, (ours.beta1, ours.beta2), ours.epsilon, ours.weight_decay, **more)
+    else:
+        raise InvalidArgument(f"PyTorch has no optimizer with the state of {type(ours).__name__}")
+    return made
 
 
 def _is_bitsandbytes(optimizer: torch.optim.Optimizer, *names: str) -> bool:

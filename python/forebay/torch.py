@@ -21,14 +21,26 @@ from torch.utils import _pytree
 
 from . import _losses, _plan
 from ._losses import Loss, OutputLoss, loss_named
-from ._optimizers import SGD, Adagrad, Adam, Adam8bit, AdamW, AdamW8bit, Optimizer, RMSprop, optimizer_named
-from ._options import EngineOptions, Size
+from ._optimizers import SGD, Adam8bit, AdamW8bit, NAdam, Optimizer, optimizer_named
+from ._options import EngineOptions, PathLike, Size
+from ._torch_dropping import paths_drop
 from ._torch_embeddings import padding_rows_stay
 from ._recipe import ParameterGroup, Schedule
-from ._torch_module import CompiledModule, add_counts, changed_buffers, compile, refuse_changed, refuse_others, refuse_parts
-from ._torch_optimizers import QUANTIZED_MIN, of_torch, to_bitsandbytes
-from ._torch_tracing import OneWayError, exporting, refuse_detached, write_one_way
+from ._torch_gradients import FinalError, Places, drawn_only_in_training, keep_input, look, writing_gradients
+from ._torch_module import (
+    CompiledModule,
+    add_counts,
+    changed_buffers,
+    compile,
+    refuse_changed,
+    refuse_other_changes,
+    refuse_others,
+    refuse_parts,
+)
+from ._torch_optimizers import QUANTIZED_MIN, counts_steps, momentum_product, of_torch, states, steps_done, to_torch
+from ._torch_tracing import exporting, one_way
 from ._trainer import Trainer as _Trainer
+from ._windows import Windows
 from .errors import Error, InvalidArgument
 
 if TYPE_CHECKING:
@@ -37,7 +49,7 @@ if TYPE_CHECKING:
 
 #: A Forebay loss by name or value, ``nn.CrossEntropyLoss``, ``nn.MSELoss``, or any function of outputs and labels.
 LossLike: TypeAlias = "Union[str, Loss, nn.Module, Callable[..., torch.Tensor]]"
-#: A Forebay optimizer by name or value, or ``torch.optim.SGD``, ``Adam``, ``AdamW``, ``RMSprop`` or ``Adagrad`` over the module's parameters.
+#: A Forebay optimizer by name or value, or a ``torch.optim`` optimizer over the module's parameters (:class:`Trainer`).
 OptimizerLike: TypeAlias = "Union[None, str, Optimizer, torch.optim.Optimizer]"
 
 # Parts of PyTorch have no types.
@@ -66,8 +78,9 @@ class Trainer(_Trainer):
         loss: ``nn.CrossEntropyLoss``, ``MSELoss``, ``L1Loss``, ``HuberLoss``, ``SmoothL1Loss``, ``KLDivLoss`` and ``BCEWithLogitsLoss`` are
             converted to Forebay's losses. Any other function of the module's outputs and labels, such as a subclass of one of these with
             its own ``forward``, is exported with the module, which requires ``example_labels``.
-        optimizer: A ``torch.optim`` optimizer over the module's parameters, ``SGD``, ``Adam``, ``AdamW``, ``RMSprop`` or ``Adagrad`` with
-            settings that are the same for all groups but learning rate and weight decay, or bitsandbytes' ``Adam8bit`` or
+        optimizer: A ``torch.optim`` optimizer over the module's parameters, ``SGD``, ``Adam``, ``AdamW``, ``Adamax``,
+            ``NAdam``, ``RAdam``, ``RMSprop``, ``Adagrad`` or ``Adadelta`` with settings that are the same for all groups but learning rate
+            and weight decay, or bitsandbytes' ``Adam8bit`` or
             ``AdamW8bit``, whose state is taken over; or as for :class:`forebay.Trainer`.
         example_labels: Labels for a loss that is exported, and for ``nn.CrossEntropyLoss`` if they are probabilities of classes.
         device_memory: The budget. For this and all further arguments, see :class:`forebay.Trainer`.
@@ -215,17 +228,21 @@ class Trainer(_Trainer):
         matched = {id(parameter) for parameter in self._parameters.values()}
         if len(matched) != len(self._parameters):
             raise Error("the export contains a parameter that is used in several places more than once, and would train each copy separately")
-        states = self._optimizer_states()
+        of_optimizer = self._optimizer_states()
         self._buffers: Dict[str, torch.Tensor] = {}
         for name in self.state():
-            if name in states:
+            if name in of_optimizer:
                 continue
             buffer = buffers.get(name[len(self._prefix) :] if name.startswith(self._prefix) else "")
             if buffer is None:
                 raise Error(f"steps change '{name}' of the export, which is not a buffer of the module")
             self._buffers[name] = buffer
         refuse_changed([name for name in self._export.changed if self._prefix + name not in self._buffers])
-        refuse_detached(self._export.detached)
+        #: The module's parameters and buffers by their names in the export.
+        self._held: Dict[str, torch.Tensor] = {**self._parameters, **self._buffers}
+        for name, tensor in [*parameters.items(), *buffers.items()]:
+            if self._prefix + name in self._used():
+                self._held.setdefault(self._prefix + name, tensor)
         unused = [
             name
             for name, parameter in parameters.items()
@@ -236,21 +253,9 @@ class Trainer(_Trainer):
 
     def _optimizer_states(self) -> Dict[str, Tuple[str, str]]:
         """Returns the parameter and PyTorch's name for each value of the optimizer's state."""
-        if isinstance(self.optimizer, SGD):
-            suffixes = {"velocity": "momentum_buffer"} if self.optimizer.momentum != 0 else {}
-        elif isinstance(self.optimizer, RMSprop):
-            suffixes = {"square_average": "square_avg"}
-            suffixes.update({"velocity": "momentum_buffer"} if self.optimizer.momentum != 0 else {})
-            suffixes.update({"gradient_average": "grad_avg"} if self.optimizer.centered else {})
-        elif isinstance(self.optimizer, Adagrad):
-            suffixes = {"square_sum": "sum"}
-        elif isinstance(self.optimizer, (Adam8bit, AdamW8bit)):
+        if isinstance(self.optimizer, (Adam8bit, AdamW8bit)):
             return self._states_of_8_bit()
-        elif not isinstance(self.optimizer, (Adam, AdamW)):
-            suffixes = {}
-        else:
-            suffixes = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"}
-        return {f"{name}.{ours}": (name, theirs) for name in self._parameters for ours, theirs in suffixes.items()}
+        return {f"{name}.{ours}": (name, theirs) for name in self._parameters for ours, theirs in states(self.optimizer).items()}
 
     def _states_of_8_bit(self) -> Dict[str, Tuple[str, str]]:
         """Returns the same for 8-bit moments, with bitsandbytes' names: codes and scales, or float32 if the parameter is small."""
@@ -274,22 +279,49 @@ class Trainer(_Trainer):
                 state = self.torch_optimizer.state.get(self._parameters[parameter], {})
                 if state.get(theirs) is not None:
                     values[name] = state[theirs]
-                done[parameter] = int(state.get("step", 0))
+                done[parameter] = steps_done(self.optimizer, state)
             steps = max(done.values(), default=0)
             behind = [name for name, count in done.items() if count < steps]
-            # In others, the state alone determines the step.
-            if behind and (isinstance(self.optimizer, (Adam, AdamW, Adam8bit, AdamW8bit)) or getattr(self.optimizer, "rate_decay", False)):
+            if behind and counts_steps(self.optimizer):
                 raise InvalidArgument(
                     f"the optimizer has made {steps} steps with some parameters, but {done[behind[0]]} with '{behind[0]}'; a trainer has one "
                     "number of steps. Create the optimizer anew when more parameters begin to train"
                 )
         self.set_values(values, step_count=steps)
         self._steps_before = steps
+        self._note_versions()
+
+    def _note_versions(self) -> None:
+        """Remembers the module as it is now, to notice changes."""
+        self._versions = {name: _version(tensor) for name, tensor in self._held.items()}
 
     # Around steps.
 
     def _before_step(self) -> None:
+        self._follow_module()
         self._follow_optimizer()
+
+    def _follow_module(self) -> None:
+        """Takes over what has changed in the module since it was read or written: all of it, with the optimizer's state, if that was after the
+        last step.
+
+        Raises:
+            forebay.InvalidArgument: Something has changed that is not trained.
+        """
+        changed = [name for name, tensor in self._held.items() if self._versions[name] != _version(tensor)]
+        if not changed:
+            return
+        constant = [name for name in changed if name not in self._parameters and name not in self._buffers]
+        if constant:
+            raise InvalidArgument(
+                f"'{constant[0]}', which this trainer does not train, has changed since the trainer was made; make another one after such a change, or "
+                "compile the module (forebay.torch.compile), which reads its values at each call"
+            )
+        if self.step_count == self._steps_before:
+            self._read_module()
+            return
+        self.set_values({name: self._held[name].detach() for name in changed})
+        self._note_versions()
 
     def _after_fit(self) -> None:
         self.write_back()
@@ -326,9 +358,25 @@ class Trainer(_Trainer):
                 buffer.copy_(_tensor(state[name]))
             owners = {name[len(self._prefix) :].rpartition(".")[0] for name in self._buffers}
             add_counts(self.module, owners, self._export.counts, "", (steps - self._steps_before) * self._parts)
+        self._note_versions()
         if self.torch_optimizer is not None:
             self._write_state(self.torch_optimizer, state)
         self._steps_before = steps
+
+    def _evaluate(self, batch: Dict[str, Any], labels: Any, windows: Optional[Windows]) -> Tuple[float, Any]:
+        self._export.refuse_evaluation()
+        self._follow_module()
+        return super()._evaluate(batch, labels, windows)
+
+    def save(self, path: PathLike) -> None:
+        """Writes the trained model as ONNX, for evaluation; see :meth:`forebay.Trainer.save`.
+
+        Raises:
+            forebay.InvalidArgument: The module draws random numbers other than those of dropout in training mode only.
+        """
+        self._export.refuse_evaluation()
+        self._follow_module()
+        super().save(path)
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         """Returns a PyTorch optimizer over the trained parameters, with the current state, so that PyTorch can continue training.
@@ -338,35 +386,7 @@ class Trainer(_Trainer):
         Raises:
             forebay.InvalidArgument: PyTorch and bitsandbytes have no such optimizer, or bitsandbytes is not installed.
         """
-        parameters, ours = list(self._parameters.values()), self.optimizer
-        made: torch.optim.Optimizer
-        if isinstance(ours, SGD):
-            made = torch.optim.SGD(
-                parameters, ours.learning_rate, ours.momentum, 0, ours.weight_decay, ours.nesterov
-            )
-        elif isinstance(ours, RMSprop):
-            made = torch.optim.RMSprop(
-                parameters,
-                ours.learning_rate,
-                ours.decay_rate,
-                ours.epsilon,
-                ours.weight_decay,
-                ours.momentum,
-                ours.centered,
-            )
-        elif isinstance(ours, Adagrad):
-            made = torch.optim.Adagrad(
-                parameters, ours.learning_rate, ours.rate_decay, ours.weight_decay, 0, ours.epsilon
-            )
-        elif isinstance(ours, (Adam8bit, AdamW8bit)):
-            made = to_bitsandbytes(ours, parameters)
-        elif isinstance(ours, (Adam, AdamW)):
-            kind = torch.optim.AdamW if isinstance(ours, AdamW) else torch.optim.Adam
-            made = kind(
-                parameters, ours.learning_rate, (ours.beta1, ours.beta2), ours.epsilon, ours.weight_decay
-            )
-        else:
-            raise InvalidArgument(f"PyTorch has no optimizer with the state of {type(ours).__name__}")
+        made = to_torch(self.optimizer, list(self._parameters.values()))
         self._write_state(made, self.state())
         return made
 
@@ -382,8 +402,10 @@ class Trainer(_Trainer):
             parameter = self._parameters[of]
             kept = optimizer.state[parameter]
             kept[theirs] = _tensor(state[name]).to(device=parameter.device, dtype=parameter.dtype)
-            if theirs != "momentum_buffer":
+            if not isinstance(self.optimizer, SGD):
                 kept["step"] = torch.tensor(float(steps))
+            if isinstance(self.optimizer, NAdam):
+                kept["mu_product"] = torch.tensor(momentum_product(self.optimizer, steps))
 
     def _write_8_bit(self, optimizer: Any, state: Mapping[str, Any], steps: int) -> None:
         # The optimizer creates its state, including the code maps; the values in it are then overwritten.
@@ -456,6 +478,11 @@ def plan(
     )
 
 
+def _version(tensor: torch.Tensor) -> Tuple[int, int]:
+    """Returns a value that changes when a tensor is overwritten or replaced."""
+    return tensor._version, tensor.data_ptr()
+
+
 def _tensor(array: "np.ndarray[Any, Any]") -> torch.Tensor:
     if str(array.dtype) == "bfloat16":
         array = array.astype(np.float32)
@@ -526,7 +553,7 @@ class _WithLoss(_Wrapper):
 
     def forward(self, *arguments: Any) -> torch.Tensor:
         *inputs, labels = arguments
-        return self.loss(self.module(*inputs), labels)
+        return keep_input(self.loss(self.module(*inputs), labels), labels)
 
 
 class _Folder:
@@ -554,8 +581,8 @@ class _Export:
         self.changed: List[str] = []
         #: By how much a call raises counters of batches, by their names in the module.
         self.counts: Dict[str, int] = {}
-        #: Where the module detaches a tensor.
-        self.detached: Optional[str] = None
+        self._places = Places()
+        self._drawn: Optional[str] = None
         self._own = self._module = module
         _refuse_narrow(module)
         if not isinstance(example_inputs, (torch.Tensor, tuple, list, Mapping)):
@@ -588,7 +615,7 @@ class _Export:
             ours = OutputLoss(_LABELS)
         self.loss: Loss = ours
         sizes = {int(value.shape[0]) if value.dim() else 0 for value in self._inputs}
-        self._wrappers = sum(isinstance(each, _Wrapper) for each in self._module.modules())
+        self._wrappers = [each for each in self._module.modules() if isinstance(each, _Wrapper)]
         self.batch_size: Optional[int] = sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
 
     def first_that(self, make: Callable[[str], _T]) -> _T:
@@ -604,9 +631,9 @@ class _Export:
             except MemoryError:
                 raise
             except Exception as error:
-                first = first or error
                 if self._is_final(error):
-                    raise
+                    raise error from first
+                first = first or error
         if isinstance(first, Error):
             raise first
         raise Error(f"PyTorch cannot export the module: {first}") from first
@@ -638,7 +665,7 @@ class _Export:
     @staticmethod
     def _is_final(error: Exception) -> bool:
         """Returns whether no other way of exporting can help."""
-        return isinstance(error, (InvalidArgument, OneWayError))
+        return isinstance(error, (InvalidArgument, FinalError))
 
     def _write(self, *, dynamo: bool, open_batch: bool) -> str:
         module = self._module
@@ -652,19 +679,22 @@ class _Export:
             named = [*self._names] if isinstance(self.loss, OutputLoss) else [*self._names, _OUTPUT]
             keywords["dynamic_axes"] = {name: {0: "batch"} for name in named}
         # This exporter takes names from the attributes that lead to a tensor.
-        self.prefix = "module." * self._wrappers if dynamo else ""
+        self.prefix = "module." * len(self._wrappers) if dynamo else ""
         modes = [(each, each.training) for each in module.modules()]
         kept = {name: buffer.detach().clone() for name, buffer in self._own.named_buffers()}
         hooks: List[Any] = []
         try:
-            with exporting(), padding_rows_stay(module):
-                module.train()
+            with exporting(), padding_rows_stay(module), paths_drop(module):
+                # A wrapper in evaluation mode would merge parameters that happen to be equal.
+                for wrapper in self._wrappers:
+                    wrapper.training = True
+                if not any(each.training for each in self._own.modules()):
+                    module.train()
                 if not isinstance(self.loss, OutputLoss):
                     hooks.append(module.register_forward_hook(self._refuse_several))
                 if dynamo:
                     # This exporter does not run the module, so what a run changes is found here.
-                    with torch.no_grad():
-                        module(*self._inputs)
+                    look(module, self._inputs, True, self._places)
                     self.changed, self.counts = changed_buffers(self._own, kept)
 
                 def write() -> None:
@@ -672,7 +702,7 @@ class _Export:
                         module,
                         self._inputs,
                         self.folder.path,
-                        training=torch.onnx.TrainingMode.TRAINING,
+                        training=torch.onnx.TrainingMode.PRESERVE,
                         opset_version=_OPSET,
                         input_names=self._names,
                         output_names=[_OUTPUT],
@@ -680,14 +710,14 @@ class _Export:
                     )
 
                 if dynamo:
+                    refuse_other_changes(self.changed)
+                    self._places.refuse()
                     write()
                 else:
-                    places: List[str] = []
-                    try:
-                        self.detached = write_one_way(self.folder.path, write, places)
-                    except Exception:
-                        self.detached = places[0] if places else None
-                        raise
+                    self._places = Places()
+                    with one_way(), writing_gradients(module, True, self._places):
+                        write()
+                self._drawn = drawn_only_in_training(module, self._inputs, self._places)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -702,6 +732,18 @@ class _Export:
         tensors = [*self._own.named_parameters(remove_duplicate=False), *self._own.named_buffers(remove_duplicate=False)]
         self.folder.names = _names_in(self.folder.path, [self.prefix + name for name, _ in tensors])
         return self.folder.path
+
+    def refuse_evaluation(self) -> None:
+        """Rejects evaluation of a module that does something else in training, which the export repeats.
+
+        Raises:
+            forebay.InvalidArgument: It draws random numbers in training only.
+        """
+        if self._drawn is not None:
+            raise InvalidArgument(
+                f"the module draws random numbers {self._drawn}, in training mode only, but its export draws them always. Call write_back() and "
+                "evaluate or export the module itself; dropout and stochastic depth have no such limit"
+            )
 
     def _refuse_several(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
         """Rejects several outputs, because Forebay's losses take one."""

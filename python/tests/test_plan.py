@@ -34,6 +34,26 @@ def test_what_fits(digits: str) -> None:
             plan.fits(size)  # type: ignore[arg-type]
 
 
+def test_processes_are_simulated_together(digits: str) -> None:
+    plan = forebay.plan(digits, optimizer="adam", batch_size=64, machine="h200", shard="parameters")
+    even = plan.simulate(4, network="infiniband-200g")
+    assert len(even.ranks) == 4 and even.efficiency == even.speedup / 4 == plan.seconds / even.seconds / 4
+    assert even.ranks[0].sent_bytes > 0 and "on 4 processes" in repr(even)
+    assert plan.simulate(4, network="1GB/s,1ms").seconds > even.seconds
+    uneven = plan.simulate(4, network="infiniband-200g", slow={2: 3.0})
+    assert uneven.seconds > even.seconds and uneven.slowest == 2 and uneven.ranks[2].slowness == 3.0
+    assert uneven.ranks[0].waiting_seconds > uneven.ranks[2].waiting_seconds
+    names = [event["args"]["name"] for event in uneven.trace()["traceEvents"] if event["name"] == "process_name"]
+    assert "process 2" in names
+    assert forebay.plan(digits, batch_size=64).simulate(2).seconds > 0
+    with pytest.raises(forebay.InvalidArgument, match="processes are numbered 0 to 1"):
+        plan.simulate(2, slow={2: 2.0})
+    with pytest.raises(forebay.InvalidArgument, match="network: expected a speed and a latency"):
+        plan.simulate(2, network="string")
+    with pytest.raises(forebay.InvalidArgument, match="0 processes cannot be simulated; expected 1 to 4096"):
+        plan.simulate(0)
+
+
 def test_a_budget_is_one_of_two_arguments(digits: str) -> None:
     assert forebay.plan(digits, batch_size=8, device_memory="1MiB", simulate_device=None).budget == 1 << 20
     assert forebay.plan(digits, batch_size=8, simulate_device="1MiB").budget == 1 << 20

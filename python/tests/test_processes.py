@@ -146,6 +146,16 @@ def test_a_process_that_leaves_ends_those_that_wait_for_it(tmp_path: Path, leave
 
 
 @pytest.mark.skipif(shutil.which(LAUNCHER[0]) is None, reason="there is no Open MPI: openmpi-bin")
+def test_a_process_waits_at_its_end_no_longer_than_it_should(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    source = "import time, forebay\nif forebay.Processes(end_timeout=2).rank == 0:\n    time.sleep(200)"
+    result = launch(tmp_path / "late", source, [])
+    assert result.returncode != 0
+    assert "error: process 1 of 2: this process has ended, but process 0 has not after 2 s more" in result.stderr
+    assert time.monotonic() - begin < 100, "the launcher ends the other process"
+
+
+@pytest.mark.skipif(shutil.which(LAUNCHER[0]) is None, reason="there is no Open MPI: openmpi-bin")
 def test_processes_that_leave_together_end_well(tmp_path: Path) -> None:
     result = launch(tmp_path / "none", LEAVING, [])
     assert result.returncode == 0, result.stderr
@@ -156,5 +166,7 @@ def test_what_is_no_communicator_is_refused(digits: str) -> None:
         forebay.Session(digits, processes=4)
     with pytest.raises(forebay.InvalidArgument, match="at least 1"):
         forebay.Processes(timeout=0)
+    with pytest.raises(forebay.InvalidArgument, match="end_timeout must be at least 1"):
+        forebay.Processes(end_timeout=0)
     with pytest.raises(forebay.InvalidArgument, match="kind of shard 'weights'"):
         forebay.Trainer(digits, batch_size=4, shard="weights")

@@ -38,6 +38,13 @@ OPTIMIZERS = {
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, weight_decay=1e-1),
     "rmsprop": lambda parameters: torch.optim.RMSprop(parameters, lr=1e-3, momentum=0.5, centered=True, weight_decay=1e-2, eps=1e-3),
     "adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=1e-2, lr_decay=0.1, weight_decay=1e-2, eps=1e-3),
+    "damped sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, dampening=0.4, weight_decay=1e-3),
+    "amsgrad": lambda parameters: torch.optim.Adam(parameters, lr=1e-3, betas=(0.9, 0.5), weight_decay=1e-2, eps=1e-3, amsgrad=True),
+    "amsgrad, decoupled": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, betas=(0.9, 0.5), weight_decay=0.1, eps=1e-3, amsgrad=True),
+    "adamax": lambda parameters: torch.optim.Adamax(parameters, lr=1e-3, weight_decay=1e-2, eps=1e-3),
+    "nadam": lambda parameters: torch.optim.NAdam(parameters, lr=1e-3, weight_decay=1e-2, eps=1e-3, momentum_decay=0.1),
+    "radam": lambda parameters: torch.optim.RAdam(parameters, lr=1e-3, weight_decay=1e-2, eps=1e-3),
+    "adadelta": lambda parameters: torch.optim.Adadelta(parameters, lr=0.5, weight_decay=1e-2, eps=1e-3),
 }
 
 
@@ -88,6 +95,73 @@ def test_steps_are_pytorchs(kind: str) -> None:
     again.write_back()
     torch_step(theirs, their_optimizer, *data(4), loss)
     close(module.state_dict(), theirs.state_dict())
+
+
+def test_radam_divides_by_roots_later() -> None:
+    torch.manual_seed(0)
+    module = nn.Linear(6, 3)
+    theirs = copy.deepcopy(module)
+    x, labels = torch.randn(8, 6), torch.arange(8) % 3
+    optimizer, their_optimizer = (torch.optim.RAdam(each.parameters(), lr=0.05, betas=(0.9, 0.95)) for each in (module, theirs))
+    trainer = forebay.torch.Trainer(module, x, optimizer=optimizer)
+    for _ in range(10):
+        trainer.step(x, labels)
+        torch_step(theirs, their_optimizer, x, labels, nn.CrossEntropyLoss())
+    trainer.write_back()
+    close(module.state_dict(), theirs.state_dict())
+
+
+def test_pytorch_goes_on_with_optimizers_of_ours() -> None:
+    x, labels = torch.randn(8, 6), torch.arange(8) % 3
+    for ours, words in [
+        (forebay.SGD(0.1, 0.9, dampening=0.5), "dampening: 0.5"),
+        (forebay.AdamW(0.1, amsgrad=True), "amsgrad: True"),
+        (forebay.Adamax(0.1), "Adamax"),
+        (forebay.NAdam(0.1, momentum_decay=0.1), "momentum_decay: 0.1"),
+        (forebay.RAdam(0.1), "RAdam"),
+        (forebay.Adadelta(0.1), "rho: 0.9"),
+    ]:
+        trainer = forebay.torch.Trainer(nn.Linear(6, 3), x, optimizer=ours)
+        trainer.step(x, labels)
+        made = trainer.make_optimizer()
+        assert words in repr(made) and len(made.state) == 2, ours
+        torch_step(trainer.module, made, x, labels, nn.CrossEntropyLoss())
+    with pytest.raises(forebay.InvalidArgument, match="leave out one of them"):
+        forebay.torch.Trainer(nn.Linear(6, 3), x, optimizer=forebay.SGD(0.1, 0.9, nesterov=True, dampening=0.5))
+    with pytest.raises(forebay.InvalidArgument, match="has no amsgrad"):
+        forebay.torch.Trainer(nn.Linear(6, 3), x, optimizer=forebay.Adam8bit(amsgrad=True))
+
+
+def test_changes_of_the_module_are_taken_over() -> None:
+    torch.manual_seed(0)
+    module = Net()
+    module.more.requires_grad_(False)
+    theirs = copy.deepcopy(module)
+    runs = []
+    for each in (module, theirs):
+        runs.append((each, torch.optim.Adam([parameter for parameter in each.parameters() if parameter.requires_grad], lr=1e-2)))
+    trainer = forebay.torch.Trainer(module, data()[0], optimizer=runs[0][1])
+    loss = nn.CrossEntropyLoss()
+    trainer.step(*data(0))
+    torch_step(*runs[1], *data(0), loss)
+    trainer.write_back()
+    # PyTorch makes a step: the optimizer's state has changed as well.
+    for run in runs:
+        torch_step(*run, *data(1), loss)
+    assert trainer.step(*data(2)).loss == pytest.approx(torch_step(*runs[1], *data(2), loss), rel=1e-4)
+    # One parameter changes before the step's results are written back.
+    for each in (module, theirs):
+        with torch.no_grad():
+            each.head.bias.fill_(0.5)
+    assert trainer.evaluate(*data(0)).loss == pytest.approx(float(loss(theirs.eval()(data(0)[0]), data(0)[1]).detach()), rel=1e-4)
+    trainer.step(*data(3))
+    torch_step(*runs[1], *data(3), loss)
+    trainer.write_back()
+    close(module.state_dict(), theirs.state_dict())
+    with torch.no_grad():
+        module.more.weight.mul_(2)
+    with pytest.raises(forebay.InvalidArgument, match="'more.weight', which this trainer does not train, has changed"):
+        trainer.step(*data(4))
 
 
 def test_skipped_steps_are_not_pytorchs() -> None:
@@ -236,13 +310,13 @@ def test_what_cannot_be_is_refused() -> None:
     x, _ = data()
     for optimizer, words in [
         (torch.optim.Rprop(module.parameters()), "Rprop"),
-        (torch.optim.Adam(module.parameters(), amsgrad=True), "amsgrad"),
+        (torch.optim.Adam(module.parameters(), maximize=True), "maximize"),
         (torch.optim.SGD(Net().parameters(), lr=0.1), "do not belong to the module"),
     ]:
         with pytest.raises(forebay.InvalidArgument, match=words):
             forebay.torch.Trainer(module, x, optimizer=optimizer)
-    module.normalization.eval()
-    with pytest.raises(forebay.InvalidArgument, match="'normalization' is in evaluation mode"):
+    module.normalization.momentum = None
+    with pytest.raises(forebay.InvalidArgument, match="'normalization' averages its statistics over all batches"):
         forebay.torch.Trainer(module, x)
     with pytest.raises(forebay.OutOfBudget) as error:
         forebay.torch.Trainer(Net(), x, simulate_device="1KiB")

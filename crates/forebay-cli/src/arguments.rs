@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay::metrics::Metric;
-use forebay::{DeviceName, MemorySize, Network};
+use forebay::{DeviceName, MemorySize};
 
 use crate::data_arguments::{DataArguments, LookArguments};
 use crate::device_arguments::positive_count;
@@ -18,6 +18,7 @@ use crate::loss_arguments::{LossArguments, LossKind};
 use crate::numbers::{below_one, not_negative, number_f64};
 use crate::optimizer_arguments::OptimizerArguments;
 use crate::processes::{ProcessArguments, ShardKind};
+use crate::rank_arguments::RankArguments;
 use crate::record_arguments::RecordArguments;
 use crate::report_arguments::{ReportArguments, TraceArguments};
 use crate::run_arguments::RunArguments;
@@ -417,6 +418,7 @@ Examples:
   forebay plan model.onnx --train --simulate-device 50% --commands | less
   # For a machine that you do not have.
   forebay plan model.onnx --train --machine laptop-8gb
+  forebay plan model.onnx --train --machine h200 --ranks 64 --network infiniband-200g --simulate
   # With the durations that `train --save-costs costs.json` measured.
   forebay plan model.onnx --train --costs costs.json
 
@@ -443,20 +445,12 @@ pub struct PlanArguments {
     /// what exceeds host memory goes to its disk
     #[arg(long, value_name = "NAME|FILE.toml", conflicts_with_all = ["device", "costs"], help_heading = "Device")]
     pub machine: Option<String>,
-    /// Plan for the first of this many processes that share each batch: its memory, what it exchanges, and how much faster a step is than
-    /// with one process
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=4096), help_heading = "Processes")]
-    pub ranks: Option<u64>,
     /// Where updates run.
     #[command(flatten)]
     pub updates: UpdatesArguments,
-    /// What to shard across the processes: each keeps a slice of it instead of a full copy
-    #[arg(long, value_enum, value_name = "WHAT", requires_all = ["ranks", "train"], help_heading = "Processes")]
-    pub shard: Option<ShardKind>,
-    /// The network between the processes: ethernet-1g, -10g, -25g, -100g, infiniband-200g, -400g, or a speed and a latency as in 3GB/s,20us
-    /// [default: that of --machine, or ethernet-10g]
-    #[arg(long, value_name = "NAME|SPEED,LATENCY", requires = "ranks", help_heading = "Processes")]
-    pub network: Option<Network>,
+    /// The processes.
+    #[command(flatten)]
+    pub ranks: RankArguments,
     /// Plan with the durations that `train --save-costs` measured
     #[arg(long, value_name = "FILE.json", help_heading = "Device")]
     pub costs: Option<PathBuf>,

@@ -36,6 +36,7 @@
 //! | [`opening`] | what training starts from |
 //! | [`dry_run`] | whether a run can start, and what it needs |
 //! | [`feeding`] | conversion of data sets and arrays to the inputs of a model |
+//! | [`rank_arguments`] | the flags of `plan` for several processes |
 //! | [`report_arguments`] | the flags for reports and traces |
 //! | [`run_arguments`] | the flags of `run` |
 //! | [`shared_steps`] | what several processes did in the steps of a run |
@@ -95,6 +96,7 @@ mod plan;
 mod probe;
 mod processes;
 mod progress;
+mod rank_arguments;
 mod record_arguments;
 mod records;
 mod replay;

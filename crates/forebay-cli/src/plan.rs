@@ -53,7 +53,7 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
                       report them";
         return Err(Failure::Usage(reason.to_owned()));
     }
-    if let Some(path) = &arguments.memory_svg {
+    for path in arguments.memory_svg.iter().chain(&arguments.ranks.trace) {
         output::check_writable(path)?;
     }
     let waiting = Waiting::new(&format!("planning {}", arguments.model.display()));
@@ -74,11 +74,11 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
         let model = arguments.training.adapters.adapt(arguments.training.head.replace(model)?)?;
         arguments.training.gradients.add_layers(&model, &mut options.training)?;
         let alone = options.clone();
-        options.engine.device.shard = ShardKind::shard(arguments.shard);
+        options.engine.device.shard = ShardKind::shard(arguments.ranks.shard);
         let scaled = scaled(arguments, machine.as_ref(), &mut options.engine.device);
         let alone = scaled.and_then(|_| Trainer::new(model.clone(), alone).ok());
         let trainer = Trainer::new(model.clone(), options.clone())?;
-        if let Some(processes) = arguments.ranks.filter(|_| arguments.device.check) {
+        if let Some(processes) = arguments.ranks.ranks.filter(|_| arguments.device.check) {
             let others = (1..processes as usize).map(|rank| {
                 let mut options = options.clone();
                 options.engine.device.processes = Some(ProcessGroup::for_plan_of(rank, processes as usize));
@@ -87,9 +87,12 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
             let others = others.collect::<Result<Vec<Plan>, Failure>>()?;
             check_plans(&[trainer.plan()].into_iter().chain(&others).collect::<Vec<_>>())?;
         }
+        let ranks = arguments.ranks.simulated();
+        let simulated = ranks.map(|ranks| Trainer::simulate(&model, &options, &ranks)).transpose()?;
         let scaling = scaled.map(|(processes, network)| {
             let alone = alone.as_ref().map(Trainer::statistics);
             Scaling::new(processes, network, (trainer.statistics(), trainer.shared_work()), alone)
+                .with_simulated(simulated)
         });
         drop(waiting);
         warn_of_unknown_costs(trainer.unknown_costs());
@@ -104,16 +107,18 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
         let scaled = scaled(arguments, machine.as_ref(), &mut options.engine.device);
         let alone = scaled.and_then(|_| Session::new(&model, &alone).ok());
         let session = Session::new(&model, &options)?;
-        drop(waiting);
-        warn_of_unknown_costs(session.unknown_costs());
-        tell_of_budget(&arguments.device, session.budget_excludes_process());
         let (Some(plan), Some(explanation), Some(costs)) = (session.plan(), session.explain(), session.costs()) else {
             return Err(no_plan(&session));
         };
+        let ranks = arguments.ranks.simulated();
+        let simulated = ranks.map(|ranks| Session::simulate(&model, &options, &ranks)).transpose()?;
         let scaling = scaled.map(|(processes, network)| {
             let alone = alone.as_ref().and_then(Session::statistics);
-            Scaling::new(processes, network, (&plan.statistics, session.shared_work()), alone)
+            Scaling::new(processes, network, (&plan.statistics, session.shared_work()), alone).with_simulated(simulated)
         });
+        drop(waiting);
+        warn_of_unknown_costs(session.unknown_costs());
+        tell_of_budget(&arguments.device, session.budget_excludes_process());
         show(arguments, machine.as_ref(), plan, &explanation, &costs, scaling.as_ref())
     }
 }
@@ -124,10 +129,10 @@ fn scaled(
     machine: Option<&MachineDescription>,
     device: &mut DeviceOptions,
 ) -> Option<(u64, Network)> {
-    let processes = arguments.ranks?;
-    device.network = arguments.network;
+    let processes = arguments.ranks.ranks?;
+    device.network = arguments.ranks.network;
     device.processes = Some(ProcessGroup::for_plans(processes as usize));
-    let network = arguments.network.or(machine.map(|machine| machine.network));
+    let network = arguments.ranks.network.or(machine.map(|machine| machine.network));
     Some((processes, network.unwrap_or_default()))
 }
 
@@ -187,6 +192,10 @@ fn show(
     if let Some(path) = &arguments.memory_svg {
         let title = format!("device memory of {} over a step", arguments.model.display());
         output::write(path, &memory_picture(plan, &title).svg())?;
+    }
+    let simulated = scaling.and_then(Scaling::simulated);
+    if let Some((path, step)) = arguments.ranks.trace.as_ref().zip(simulated) {
+        output::write(path, &step.trace().to_string())?;
     }
     if !arguments.report.json {
         machine.iter().flat_map(|machine| verdict(machine, &plan.statistics)).for_each(|line| output::say(&line));

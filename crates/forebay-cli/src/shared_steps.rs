@@ -8,7 +8,7 @@ use crate::processes::Processes;
 use crate::report::{StepNumbers, median, resident_peak_bytes};
 
 /// A process that works this many times as long as the fastest one is named.
-const UNEVEN_RATIO: f64 = 1.1;
+pub const UNEVEN_RATIO: f64 = 1.1;
 
 /// The steps of a run in one of several processes.
 pub struct SharedSteps<'a> {

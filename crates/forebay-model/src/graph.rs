@@ -9,6 +9,11 @@ use forebay_base::{DataType, Kernel, Tensor};
 /// The newest version of the default operator set that the table supports.
 pub const NEWEST_OPSET: i64 = 28;
 
+/// The domain of operators that ONNX has as well, but that training treats in another way: no gradient passes `Identity`, and
+/// `BatchNormalization` normalizes with its running statistics, which stay as they are. The Python package writes them for PyTorch modules;
+/// files that Forebay writes have ONNX's operators instead.
+pub const FOREBAY: &str = "forebay";
+
 use crate::tensor::Contents;
 pub use forebay_base::TensorType;
 

@@ -219,9 +219,10 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
     let prediction = outputs::choose(&mut graph, options)?;
     mixed::narrow(&mut graph, options.precision.as_ref())?;
     hold_frozen(&mut graph, options);
+    let statistics = graph.running_statistics();
     let mut mode = mode::enter(&mut graph)?;
     let Losses { loss, labels, terms } = append_losses(&mut graph, prediction, options)?;
-    let candidates = candidates(&graph, &mode.statistics, options)?;
+    let candidates = candidates(&graph, &statistics, options)?;
     let loss = accumulation::share(&mut graph, loss, options.accumulate);
     let (scaled, factor) = mixed::scale(&mut graph, loss, options.precision.as_ref());
     mode.factor = factor;
@@ -509,7 +510,7 @@ fn append_optimizer(
 }
 
 /// Names of the state tensors that optimizers keep per parameter.
-const STATES: [&str; 13] = [
+const STATES: [&str; 16] = [
     "velocity",
     "first_moment",
     "second_moment",
@@ -523,6 +524,9 @@ const STATES: [&str; 13] = [
     "first_moment_scales",
     "second_moment_codes",
     "second_moment_scales",
+    "largest_second_moment",
+    "largest_gradient",
+    "step_square_average",
 ];
 
 /// The name of the parameter whose optimizer state or moving average has this name; `None` for any other name. The name ends with a number

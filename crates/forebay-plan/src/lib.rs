@@ -40,7 +40,7 @@
 //! | [`paging`] | the same step over managed memory, in units |
 //! | [`planner`] | runs the passes and picks the best candidate |
 //! | [`mod@check`] | checks the whole plan independently |
-//! | [`simulate`] | predicts times |
+//! | [`simulate`] | predicts times, of one process or of all processes of a run |
 //! | `tuning` | all constants that were chosen by measurement |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

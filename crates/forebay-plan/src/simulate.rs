@@ -13,14 +13,16 @@
 //!
 //! Updates on the host share the workers of its processor in the same way, if these are not the device's.
 //!
-//! Exchanges with other processes take no workers. They share the network evenly, and the other processes are assumed to have progressed as
-//! far as this one.
+//! Exchanges with other processes take no workers. An exchange makes progress once all processes have begun it; those in progress share the
+//! network evenly, and each takes as long as the slowest process expects. A plan that is simulated alone stands for all processes: they
+//! are assumed to have progressed as far as this one.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use forebay_base::{Command, EventId, Space};
+use forebay_base::{Command, EventId, Kernel, Space};
 
 use crate::cost::{Costs, workers_for_launches};
+use crate::error::PlanError;
 use crate::plan::Plan;
 use crate::ways::Link;
 
@@ -31,19 +33,139 @@ pub struct Prediction {
     pub step_ns: u64,
     /// The time during which no launch runs because the first stream waits for others, in nanoseconds.
     pub stall_ns: u64,
+    /// The time during which launches run, in nanoseconds.
+    pub busy_ns: u64,
+    /// The time during which no launch runs and exchanges are in progress, in nanoseconds.
+    pub exchange_ns: u64,
+    /// The time during which no launch runs and all exchanges that this process has begun wait for others to begin them, in nanoseconds.
+    pub waiting_ns: u64,
     /// By command: start and end in nanoseconds.
     pub times: Vec<(u64, u64)>,
 }
 
+/// A process of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Process<'a> {
+    /// Its plan.
+    pub plan: &'a Plan,
+    /// The costs of the plan's launches, by label.
+    pub costs: &'a Costs,
+    /// How many times as long as these costs its kernels take.
+    pub slowness: f64,
+}
+
 /// Runs the plan's commands on a simulated clock.
 pub fn simulate(plan: &Plan, costs: &Costs) -> Prediction {
-    let mut machine = Simulator::new(plan, costs);
-    while machine.hand_out() || machine.advance() {}
-    Prediction {
-        step_ns: costs.step_ns + machine.times.iter().map(|&(_, end)| end).max().unwrap_or(0),
-        stall_ns: machine.stall_ns.round() as u64,
-        times: machine.times,
+    let mut simulators = [Simulator::new(Process { plan, costs, slowness: 1.0 })];
+    run(&mut simulators);
+    let [simulator] = simulators;
+    simulator.prediction()
+}
+
+/// Runs the plans of processes 0, 1, 2 and so on, on one simulated clock. Processes whose plans take the same time command by command are
+/// always equally far, so one of them can stand for all.
+///
+/// # Errors
+/// Returns [`PlanError::Check`] if processes wait for each other forever: their plans are not those of one run.
+pub fn simulate_together(processes: &[Process]) -> Result<Vec<Prediction>, PlanError> {
+    let mut simulators: Vec<Simulator> = processes.iter().map(|&process| Simulator::new(process)).collect();
+    run(&mut simulators);
+    let stopped = simulators.iter().enumerate().find_map(|(number, simulator)| Some((number, simulator.stopped()?)));
+    if let Some((number, place)) = stopped {
+        return Err(PlanError::Check { reason: format!("process {number} waits forever {place}") });
     }
+    Ok(simulators.into_iter().map(Simulator::prediction).collect())
+}
+
+/// Lets processes proceed until none can.
+fn run(processes: &mut [Simulator]) {
+    let mut network = Network::default();
+    let mut begun = Vec::new();
+    let mut now_ns = 0.0;
+    loop {
+        processes.iter_mut().filter(|process| process.has_news).for_each(|process| process.settle(&mut begun));
+        let ready = network.count(&mut begun, processes.len());
+        if !ready.is_empty() {
+            processes.iter_mut().for_each(|process| process.advance(now_ns));
+            network.advance(now_ns);
+            network.moving.extend(ready);
+            processes.iter_mut().for_each(|process| process.network_moves = true);
+            continue;
+        }
+        let next_ns = processes.iter().map(Simulator::next_ns).fold(network.next_ns(), f64::min);
+        if next_ns == f64::INFINITY {
+            return;
+        }
+        now_ns = next_ns;
+        let is_exchange = network.next_ns() <= now_ns;
+        for process in processes.iter_mut().filter(|process| is_exchange || process.next_ns() <= now_ns) {
+            process.advance(now_ns);
+        }
+        if is_exchange {
+            let ended = network.advance(now_ns);
+            for process in processes.iter_mut() {
+                ended.iter().for_each(|&number| process.end_exchange(number));
+                process.network_moves = !network.moving.is_empty();
+            }
+        }
+    }
+}
+
+/// The exchanges of all processes.
+#[derive(Default)]
+struct Network {
+    now_ns: f64,
+    /// By number, exchanges that some processes have begun: how many have, and the longest duration that any of them expects.
+    awaited: BTreeMap<u32, (usize, f64)>,
+    /// The numbers of exchanges in progress, and the nanoseconds that each still needs with the network to itself.
+    moving: Vec<(u32, f64)>,
+}
+
+impl Network {
+    /// Counts exchanges that processes have begun. Returns those that all of them have begun.
+    fn count(&mut self, begun: &mut Vec<(u32, f64)>, processes: usize) -> Vec<(u32, f64)> {
+        let mut ready = Vec::new();
+        for (number, duration_ns) in begun.drain(..) {
+            let (count, longest_ns) = self.awaited.entry(number).or_default();
+            (*count, *longest_ns) = (*count + 1, longest_ns.max(duration_ns));
+            if *count == processes {
+                ready.push((number, *longest_ns));
+                self.awaited.remove(&number);
+            }
+        }
+        ready
+    }
+
+    /// Returns the nanoseconds until the next exchange ends.
+    fn until_ns(&self) -> f64 {
+        let speed = 1.0 / self.moving.len() as f64;
+        self.moving.iter().map(|(_, left_ns)| left_ns / speed).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Returns when the next exchange ends.
+    fn next_ns(&self) -> f64 {
+        self.now_ns + self.until_ns()
+    }
+
+    /// Advances to this time, at most until the next exchange ends. Returns the numbers of exchanges that have ended.
+    fn advance(&mut self, to_ns: f64) -> Vec<u32> {
+        let elapsed_ns = elapsed_ns(self.now_ns, self.until_ns(), to_ns);
+        self.now_ns = to_ns;
+        let speed = 1.0 / self.moving.len() as f64;
+        self.moving.iter_mut().for_each(|(_, left_ns)| *left_ns -= elapsed_ns * speed);
+        self.moving.extract_if(.., |(_, left_ns)| is_over(*left_ns)).map(|(number, _)| number).collect()
+    }
+}
+
+/// Returns the nanoseconds from now to `to_ns`. If something ends then, it is exactly the time that this still needs, because rounding the
+/// time of day must not leave a rest.
+fn elapsed_ns(now_ns: f64, until_ns: f64, to_ns: f64) -> f64 {
+    if now_ns + until_ns <= to_ns { until_ns } else { to_ns - now_ns }
+}
+
+/// Returns whether work is done. Rounding leaves less than any command takes.
+fn is_over(left_ns: f64) -> bool {
+    left_ns < 1e-3
 }
 
 /// What a stream has issued, and what comes next.
@@ -71,10 +193,21 @@ struct Running {
     workers: f64,
 }
 
+/// A process that runs on the simulated clock.
 struct Simulator<'a> {
     plan: &'a Plan,
     costs: &'a Costs,
+    slowness: f64,
+    /// The time up to which it has run.
     now_ns: f64,
+    /// The nanoseconds from then until the next end of a command other than an exchange; infinite if none runs.
+    until_ns: f64,
+    /// The fraction of its speed at which a copy runs on each link, until a command ends or begins.
+    speeds: [f64; 4],
+    /// The speeds of launches and of updates on the host, also until then.
+    rates: [Vec<f64>; 2],
+    /// Whether something has changed since commands were last issued.
+    has_news: bool,
     streams: Vec<Stream>,
     /// The stream of updates on the host.
     host_stream: Option<usize>,
@@ -87,14 +220,19 @@ struct Simulator<'a> {
     /// By link: workers that a copy takes while it runs.
     copy_workers: [f64; 4],
     fired: BTreeSet<(EventId, u64)>,
-    /// Exchanges with other processes that are in progress.
-    exchanges: Vec<Running>,
+    /// Exchanges with other processes that it has begun and that have not ended, by number.
+    exchanges: BTreeMap<u32, Running>,
+    /// Whether an exchange is in progress. It is one that all processes have begun.
+    network_moves: bool,
     stall_ns: f64,
+    busy_ns: f64,
+    exchange_ns: f64,
+    waiting_ns: f64,
     times: Vec<(u64, u64)>,
 }
 
 impl<'a> Simulator<'a> {
-    fn new(plan: &'a Plan, costs: &'a Costs) -> Simulator<'a> {
+    fn new(Process { plan, costs, slowness }: Process<'a>) -> Simulator<'a> {
         let mut streams: Vec<Stream> = Vec::new();
         for (index, command) in plan.commands.iter().enumerate() {
             let stream = command.stream().map_or(0, |stream| stream.0 as usize);
@@ -108,25 +246,73 @@ impl<'a> Simulator<'a> {
             plan,
             costs,
             copy_workers: [costs.copy_workers(to_device), costs.copy_workers(from_device), 0.0, 0.0],
+            slowness,
             now_ns: 0.0,
+            until_ns: f64::INFINITY,
+            speeds: [1.0; 4],
+            rates: Default::default(),
+            has_news: true,
             streams,
             launches: VecDeque::new(),
             host_stream: plan.host_stream().map(|stream| stream.0 as usize),
             host_launches: VecDeque::new(),
             links: Default::default(),
             fired: BTreeSet::new(),
-            exchanges: Vec::new(),
+            exchanges: BTreeMap::new(),
+            network_moves: false,
             stall_ns: 0.0,
+            busy_ns: 0.0,
+            exchange_ns: 0.0,
+            waiting_ns: 0.0,
             times: vec![(0, 0); plan.commands.len()],
         }
     }
 
+    /// Returns what happened.
+    fn prediction(self) -> Prediction {
+        Prediction {
+            step_ns: self.costs.step_ns + self.times.iter().map(|&(_, end)| end).max().unwrap_or(0),
+            stall_ns: self.stall_ns.round() as u64,
+            busy_ns: self.busy_ns.round() as u64,
+            exchange_ns: self.exchange_ns.round() as u64,
+            waiting_ns: self.waiting_ns.round() as u64,
+            times: self.times,
+        }
+    }
+
+    /// Returns what it waits for or, if that is no exchange, where it waits.
+    fn stopped(&self) -> Option<String> {
+        let exchange = self.exchanges.keys().next().map(|number| format!("for exchange {number}"));
+        let next = || self.streams.iter().find_map(|stream| self.plan.commands.get(*stream.next.front()?));
+        exchange.or_else(|| Some(format!("before {}", next()?)))
+    }
+
+    /// Returns when the next command other than an exchange ends.
+    fn next_ns(&self) -> f64 {
+        self.now_ns + self.until_ns
+    }
+
+    /// Issues commands until no stream can, and finds out how fast those that run proceed from now on. Adds the numbers of exchanges that
+    /// this begins, and how long they take.
+    fn settle(&mut self, begun: &mut Vec<(u32, f64)>) {
+        while self.hand_out(begun) {}
+        self.has_news = false;
+        self.speeds = self.speeds();
+        self.rates = [self.rates(self.speeds), shares(&self.host_launches, self.costs.host_workers)];
+        let [rates, host_rates] = &self.rates;
+        let pairs = self.launches.iter().zip(rates).chain(self.host_launches.iter().zip(host_rates));
+        let launches = pairs.map(|(launch, rate)| launch.left_ns / rate);
+        let moving = self.links.iter().zip(self.speeds).filter_map(|(link, speed)| Some((link.front()?, speed)));
+        let copies = moving.map(|(copy, speed)| copy.left_ns / speed);
+        self.until_ns = launches.chain(copies).fold(f64::INFINITY, f64::min);
+    }
+
     /// Lets every stream issue what it can. Returns whether any could.
-    fn hand_out(&mut self) -> bool {
+    fn hand_out(&mut self, begun: &mut Vec<(u32, f64)>) -> bool {
         let mut any = false;
         for stream in 0..self.streams.len() {
             while let Some(&index) = self.streams[stream].next.front() {
-                if !self.starts(stream, index) {
+                if !self.starts(stream, index, begun) {
                     break;
                 }
                 self.streams[stream].next.pop_front();
@@ -137,7 +323,7 @@ impl<'a> Simulator<'a> {
     }
 
     /// Issues a command, unless it must wait.
-    fn starts(&mut self, stream: usize, index: usize) -> bool {
+    fn starts(&mut self, stream: usize, index: usize, begun: &mut Vec<(u32, f64)>) -> bool {
         let state = &mut self.streams[stream];
         let now = self.now_ns.round() as u64;
         match &self.plan.commands[index] {
@@ -149,13 +335,17 @@ impl<'a> Simulator<'a> {
             }
             Command::Launch { launch, .. } => {
                 let label = launch.label as usize;
-                let (left_ns, workers) = (self.costs.launch_ns[label] as f64, self.costs.launch_workers[label]);
-                let running = Running { command: index, stream, place: state.done.len(), left_ns, workers };
+                let (duration_ns, workers) = (self.costs.launch_ns[label] as f64, self.costs.launch_workers[label]);
+                let (place, left_ns) = (state.done.len(), duration_ns * self.slowness);
+                let running = Running { command: index, stream, place, left_ns, workers };
                 let is_update = Some(stream) == self.host_stream && self.costs.host_workers > 0.0;
-                match (launch.kernel.is_collective(), is_update) {
-                    (true, _) => self.exchanges.push(running),
-                    (false, true) => self.host_launches.push_back(running),
-                    (false, false) => self.launches.push_back(running),
+                match &launch.kernel {
+                    Kernel::Exchange(exchange) => {
+                        begun.push((exchange.number, duration_ns));
+                        self.exchanges.insert(exchange.number, running);
+                    }
+                    _ if is_update => self.host_launches.push_back(running),
+                    _ => self.launches.push_back(running),
                 }
                 state.done.push(false);
             }
@@ -194,38 +384,35 @@ impl<'a> Simulator<'a> {
         }
     }
 
-    /// Advances to the next end of a command. Returns whether anything was running.
-    fn advance(&mut self) -> bool {
-        let speeds = self.speeds();
-        let rates = self.rates(speeds);
-        let host_rates = shares(&self.host_launches, self.costs.host_workers);
-        let pairs = || self.launches.iter().zip(&rates).chain(self.host_launches.iter().zip(&host_rates));
-        let launches = pairs().map(|(launch, rate)| launch.left_ns / rate);
-        let moving = self.links.iter().zip(speeds).filter_map(|(link, speed)| Some((link.front()?, speed)));
-        let copies = moving.map(|(copy, speed)| copy.left_ns / speed);
-        let network_speed = 1.0 / self.exchanges.len() as f64;
-        let exchanges = self.exchanges.iter().map(|exchange| exchange.left_ns / network_speed);
-        let Some(step_ns) = launches.chain(copies).chain(exchanges).min_by(f64::total_cmp) else { return false };
+    /// Advances to this time, at most until the next command ends.
+    fn advance(&mut self, to_ns: f64) {
+        let elapsed_ns = elapsed_ns(self.now_ns, self.until_ns, to_ns);
+        (self.now_ns, self.has_news) = (to_ns, true);
         if self.launches.is_empty() && self.exchanges.is_empty() {
-            let waits = self.streams[0].next.front().map(|&index| &self.plan.commands[index]);
-            self.stall_ns += if matches!(waits, Some(Command::Wait { .. })) { step_ns } else { 0.0 };
+            let next = self.streams.first().and_then(|stream| stream.next.front());
+            let waits = next.map(|&index| &self.plan.commands[index]);
+            self.stall_ns += if matches!(waits, Some(Command::Wait { .. })) { elapsed_ns } else { 0.0 };
         }
-        self.now_ns += step_ns;
+        if !self.launches.is_empty() || !self.host_launches.is_empty() {
+            self.busy_ns += elapsed_ns;
+        } else if self.network_moves {
+            self.exchange_ns += elapsed_ns;
+        } else if !self.exchanges.is_empty() {
+            self.waiting_ns += elapsed_ns;
+        }
         let mut ended = Vec::new();
-        // Rounding leaves less than any command takes.
-        let ends = |running: &Running| running.left_ns < 1e-3;
-        for (launches, rates) in [(&mut self.launches, &rates), (&mut self.host_launches, &host_rates)] {
-            launches.iter_mut().zip(rates).for_each(|(launch, rate)| launch.left_ns -= step_ns * rate);
+        for (launches, rates) in [&mut self.launches, &mut self.host_launches].into_iter().zip(&self.rates) {
+            launches.iter_mut().zip(rates).for_each(|(launch, rate)| launch.left_ns -= elapsed_ns * rate);
             for place in (0..rates.len()).rev().filter(|&place| rates[place] > 0.0) {
-                if ends(&launches[place]) {
+                if is_over(launches[place].left_ns) {
                     ended.extend(launches.remove(place));
                 }
             }
         }
-        for (link, speed) in self.links.iter_mut().zip(speeds) {
+        for (link, speed) in self.links.iter_mut().zip(self.speeds) {
             if let Some(copy) = link.front_mut() {
-                copy.left_ns -= step_ns * speed;
-                if ends(copy) {
+                copy.left_ns -= elapsed_ns * speed;
+                if is_over(copy.left_ns) {
                     ended.extend(link.pop_front());
                     if let Some(next) = link.front() {
                         self.times[next.command].0 = self.now_ns.round() as u64;
@@ -233,14 +420,21 @@ impl<'a> Simulator<'a> {
                 }
             }
         }
-        self.exchanges.iter_mut().for_each(|exchange| exchange.left_ns -= step_ns * network_speed);
-        ended.extend(self.exchanges.extract_if(.., |exchange| ends(exchange)));
-        for Running { command, stream, place, .. } in ended {
-            self.times[command].1 = self.now_ns.round() as u64;
-            self.streams[stream].done[place] = true;
-            self.fire(stream);
+        ended.into_iter().for_each(|running| self.end(&running));
+    }
+
+    /// Ends an exchange.
+    fn end_exchange(&mut self, number: u32) {
+        if let Some(running) = self.exchanges.remove(&number) {
+            self.end(&running);
         }
-        true
+    }
+
+    /// Ends a command now.
+    fn end(&mut self, &Running { command, stream, place, .. }: &Running) {
+        self.times[command].1 = self.now_ns.round() as u64;
+        self.streams[stream].done[place] = true;
+        self.fire(stream);
     }
 
     /// Returns the fraction of its speed at which a copy runs on each link.
@@ -300,167 +494,4 @@ fn shares(launches: &VecDeque<Running>, mut free: f64) -> Vec<f64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plan::{MemoryKind, PlanMemory, PlanStream};
-    use crate::ways::{Disk, LinkDirection};
-    use forebay_base::kernel::Exchange;
-    use forebay_base::{Kernel, Launch, MemoryId, Region, StreamId};
-
-    /// One byte per nanosecond.
-    const WAY: LinkDirection = LinkDirection { bytes_per_second: 1e9, latency_ns: 0 };
-
-    /// Returns a plan with launches (their labels count up; `x` is an exchange), barriers, records and waits in one stream, and copies of
-    /// 100 bytes to the device (`i`), from the device (`o`) and from a disk (`d`) in three other streams.
-    fn plan(text: &str) -> Plan {
-        let stream = StreamId(0);
-        let part = |memory| Region::new(MemoryId(memory), 0, 100);
-        let mut label = 0;
-        let commands = text
-            .chars()
-            .map(|letter| match letter {
-                '|' => Command::Barrier { stream },
-                'r' => Command::Record { stream, event: EventId(0), generation: 1 },
-                'w' => Command::Wait { stream, event: EventId(0), generation: 1 },
-                'i' => Command::Copy { stream: StreamId(1), from: part(0), to: part(1) },
-                'd' => Command::Copy { stream: StreamId(3), from: part(2), to: part(1) },
-                'o' => Command::Copy { stream: StreamId(2), from: part(1), to: part(0) },
-                _ => {
-                    label += 1;
-                    let (reads, writes) = (Vec::new(), Vec::new());
-                    let kernel = match letter {
-                        'x' => Kernel::Exchange(Exchange::gather(label, 0, &[8, 8])),
-                        _ => Kernel::Copy,
-                    };
-                    let launch = Launch { kernel, reads, writes, workspace: None, label: label - 1 };
-                    Command::Launch { stream, launch: Box::new(launch) }
-                }
-            })
-            .collect();
-        let memory = |kind, space| PlanMemory { kind, space, size_bytes: 100 };
-        Plan {
-            commands,
-            streams: ["compute", "copy in", "copy out", "disk in"]
-                .map(|name| PlanStream { name: name.to_string() })
-                .into(),
-            memories: vec![
-                memory(MemoryKind::HostBlock, Space::Host),
-                memory(MemoryKind::Placed, Space::Device(0)),
-                memory(MemoryKind::SpillFile, Space::Disk),
-            ],
-            ..Plan::default()
-        }
-    }
-
-    /// Returns the costs of launches, given how long each takes alone and how many of 4 workers it can use.
-    fn costs(launches: &[(u64, f64)]) -> Costs {
-        Costs {
-            launch_ns: launches.iter().map(|launch| launch.0).collect(),
-            launch_workers: launches.iter().map(|launch| launch.1).collect(),
-            workers: 4.0,
-            host_workers: 0.0,
-            copy_worker_ns_per_byte: 0.0,
-            step_ns: 0,
-            link: Link { to_device: WAY, from_device: WAY, duplex: true, carries_disk: false },
-            disk: Disk { read: WAY, write: WAY },
-        }
-    }
-
-    fn step_ns(text: &str, launches: &[(u64, f64)]) -> u64 {
-        simulate(&plan(text), &costs(launches)).step_ns
-    }
-
-    #[test]
-    fn small_launches_run_beside_each_other_and_large_ones_share() {
-        assert_eq!(step_ns("aa", &[(100, 1.0), (100, 1.0)]), 100);
-        assert_eq!(step_ns("a|a", &[(100, 1.0), (100, 1.0)]), 200);
-        assert_eq!(step_ns("aa", &[(100, 4.0), (100, 4.0)]), 200, "each fills the machine");
-        assert_eq!(
-            step_ns("aa", &[(100, 3.0), (100, 3.0)]),
-            167,
-            "600 workers' nanoseconds, 4 workers; at last only 3"
-        );
-        assert_eq!(step_ns("aaaaa", &[(100, 1.0); 5]), 200);
-    }
-
-    #[test]
-    fn exchanges_share_the_network_and_leave_the_workers_to_kernels() {
-        assert_eq!(step_ns("xa", &[(100, 4.0), (100, 4.0)]), 100);
-        assert_eq!(step_ns("ax", &[(100, 4.0), (100, 4.0)]), 100, "also behind a kernel that has all workers");
-        assert_eq!(step_ns("xx", &[(100, 4.0), (100, 4.0)]), 200);
-        assert_eq!(step_ns("xaa", &[(100, 4.0), (100, 4.0), (100, 4.0)]), 200, "the second kernel waits for workers");
-        assert_eq!(step_ns("x|a", &[(100, 4.0), (100, 4.0)]), 200);
-    }
-
-    #[test]
-    fn a_wait_lets_unrelated_work_go_on_where_a_barrier_stops_it() {
-        let launches = [(10, 1.0), (200, 1.0), (100, 1.0)];
-        assert_eq!(step_ns("ab|c", &launches), 300);
-        assert_eq!(step_ns("arbwc", &launches), 200);
-        assert_eq!(simulate(&plan("arbwc"), &costs(&launches)).times[4], (10, 110));
-    }
-
-    #[test]
-    fn directions_of_a_link_work_at_once_or_share_it() {
-        let step = |text: &str, link: Link| simulate(&plan(text), &Costs { link, ..costs(&[]) }).step_ns;
-        let duplex = costs(&[]).link;
-        let shared = Link { duplex: false, ..duplex };
-        assert_eq!((step("io", duplex), step("io", shared)), (100, 200));
-        assert_eq!((step("ii", duplex), step("ii", shared)), (200, 200));
-        assert_eq!(
-            (step("iio", duplex), step("iio", shared)),
-            (200, 300),
-            "the second copy to the device is alone again"
-        );
-        let slow = LinkDirection { bytes_per_second: 0.5e9, latency_ns: 10 };
-        assert_eq!(step("io", Link { from_device: slow, ..duplex }), 210);
-        assert_eq!(step("io", Link { from_device: slow, ..shared }), 310, "either takes its own time on the link");
-    }
-
-    #[test]
-    fn a_link_that_carries_the_disk_is_shared_with_it() {
-        let step = |text: &str, carries_disk, rate: f64| {
-            let usual = costs(&[]);
-            let read = LinkDirection { bytes_per_second: rate * 1e9, latency_ns: 0 };
-            let (link, disk) = (Link { carries_disk, ..usual.link }, Disk { read, ..usual.disk });
-            simulate(&plan(text), &Costs { link, disk, ..usual }).step_ns
-        };
-        assert_eq!((step("id", false, 1.0), step("id", true, 1.0)), (100, 200));
-        assert_eq!((step("id", false, 0.25), step("id", true, 0.25)), (400, 400), "a slow disk loses nothing");
-        assert_eq!((step("iid", false, 0.5), step("iid", true, 0.5)), (200, 300));
-        assert_eq!((step("d", false, 4.0), step("d", true, 4.0)), (25, 100), "a fast disk is as fast as the link");
-        assert_eq!((step("od", false, 1.0), step("od", true, 1.0)), (100, 100), "the other way is free");
-    }
-
-    #[test]
-    fn a_copy_keeps_workers_from_launches() {
-        let step = |copy_worker_ns_per_byte, workers| {
-            let launches = [(100, workers)];
-            simulate(&plan("ai"), &Costs { copy_worker_ns_per_byte, ..costs(&launches) }).step_ns
-        };
-        assert_eq!((step(0.0, 4.0), step(1.0, 3.0)), (100, 100), "a worker is left for the copy, or it needs none");
-        assert_eq!(step(1.0, 4.0), 125, "three workers of four for the first 100 ns");
-        assert_eq!(step(0.5, 4.0), 113, "half a worker: the link is slower than a worker copies");
-        assert_eq!(step(9.0, 4.0), 200, "copies go first, and there are four workers");
-    }
-
-    #[test]
-    fn copies_both_ways_share_the_workers() {
-        let step = |text, worker_ns| {
-            simulate(&plan(text), &Costs { copy_worker_ns_per_byte: worker_ns, ..costs(&[(100, 4.0)]) }).step_ns
-        };
-        assert_eq!((step("io", 2.0), step("io", 3.0)), (100, 150), "four workers, and six");
-        assert_eq!((step("i", 3.0), step("iio", 3.0)), (100, 250));
-        assert_eq!(step("aio", 3.0), 250, "600 worker-nanoseconds for copies, 400 for the launch");
-    }
-
-    #[test]
-    fn a_step_takes_time_beside_its_commands() {
-        assert_eq!(simulate(&plan("a"), &Costs { step_ns: 7, ..costs(&[(100, 1.0)]) }).step_ns, 107);
-    }
-
-    #[test]
-    fn a_plan_that_waits_for_what_never_comes_still_ends() {
-        assert_eq!(step_ns("awa", &[(100, 1.0), (100, 1.0)]), 100);
-    }
-}
+mod tests;

@@ -42,6 +42,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<trainer::Trainer>()?;
     module.add_class::<metrics::Metrics>()?;
     module.add_class::<processes::Processes>()?;
+    module.add_class::<plan::SimulatedStep>()?;
     module.add_class::<eager::Context>()?;
     module.add_class::<eager::Stream>()?;
     module.add_class::<eager::Event>()?;

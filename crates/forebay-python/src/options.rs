@@ -110,6 +110,9 @@ pub struct OptimizerGiven {
     rate_decay: f32,
     beta2_decay: f32,
     threshold: f32,
+    dampening: f32,
+    momentum_decay: f32,
+    decoupled: bool,
 }
 
 /// Returns the row of a table with a given name.
@@ -247,6 +250,7 @@ pub fn trainer_options(
 pub fn optimizer(py: Python<'_>, given: &OptimizerGiven) -> PyResult<Optimizer> {
     let OptimizerGiven { learning_rate, momentum, nesterov, beta1, beta2, epsilon, weight_decay, .. } = *given;
     let OptimizerGiven { decay_rate, centered, rate_decay, beta2_decay, threshold, .. } = *given;
+    let OptimizerGiven { dampening, momentum_decay, decoupled, .. } = *given;
     let adam = |decoupled| Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled };
     let adam_8_bit = |decoupled| Optimizer::Adam8Bit { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled };
     let kinds = [
@@ -260,8 +264,31 @@ pub fn optimizer(py: Python<'_>, given: &OptimizerGiven) -> PyResult<Optimizer> 
         Optimizer::Lion { learning_rate, beta1, beta2, weight_decay },
         Optimizer::Lamb { learning_rate, beta1, beta2, epsilon, weight_decay },
         Optimizer::Adafactor { learning_rate, beta2_decay, epsilon, threshold, weight_decay },
+        Optimizer::DampedSgd { learning_rate, momentum, dampening, weight_decay },
+        Optimizer::AmsGrad { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled },
+        Optimizer::AdaMax { learning_rate, beta1, beta2, epsilon, weight_decay },
+        Optimizer::NAdam { learning_rate, beta1, beta2, epsilon, momentum_decay, weight_decay, decoupled },
+        Optimizer::RAdam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled },
+        Optimizer::Adadelta { learning_rate, decay_rate, epsilon, weight_decay },
     ];
-    let names = ["sgd", "adam", "adamw", "adam8bit", "adamw8bit", "rmsprop", "adagrad", "lion", "lamb", "adafactor"];
+    let names = [
+        "sgd",
+        "adam",
+        "adamw",
+        "adam8bit",
+        "adamw8bit",
+        "rmsprop",
+        "adagrad",
+        "lion",
+        "lamb",
+        "adafactor",
+        "dampedsgd",
+        "amsgrad",
+        "adamax",
+        "nadam",
+        "radam",
+        "adadelta",
+    ];
     let names: Vec<(&str, usize)> = names.into_iter().enumerate().map(|(i, name)| (name, i)).collect();
     Ok(kinds[choice(py, "optimizer", &given.kind, &names)?].clone())
 }

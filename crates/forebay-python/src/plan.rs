@@ -1,8 +1,10 @@
 //! Plans: how a step would run, without running it.
 
+use std::collections::BTreeMap;
+
 use forebay::{
-    Error, Explanation, MachineDescription, MemoryLimit, MemorySize, Plan, PlanSearch, documents, format_bytes,
-    memory_picture,
+    EngineOptions, Error, Explanation, MachineDescription, MemoryLimit, MemorySize, Network, Plan, PlanSearch, Ranks,
+    documents, format_bytes, memory_picture,
 };
 use pyo3::prelude::*;
 
@@ -71,6 +73,82 @@ pub fn plan(
         let trainer = forebay::Trainer::new(model, options)?;
         Ok(planned(trainer.plan(), &trainer.explain(), &title))
     })
+}
+
+/// A process in a simulated step: seconds, those in which kernels run, data is exchanged, and exchanges wait for others; how many times as
+/// long as planned kernels take; bytes sent, bytes on the device, bytes on the host.
+type Rank = ((f64, f64, f64, f64), f64, (u64, u64, u64));
+
+/// A simulated step of several processes.
+#[pyclass(module = "forebay._forebay", frozen)]
+pub struct SimulatedStep(forebay::SimulatedStep);
+
+#[pymethods]
+impl SimulatedStep {
+    /// Plans a step of several processes (their number, the network between them, how many times as long as planned the kernels of some of
+    /// them take) and simulates all of them together.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        model: &Model,
+        engine: Engine,
+        sizes: Sizes,
+        training: Option<Training>,
+        processes: (usize, Option<String>, BTreeMap<usize, f64>),
+    ) -> PyResult<SimulatedStep> {
+        let (count, network, slow) = processes;
+        let network = network.map(|text| text.parse::<Network>()).transpose();
+        let network =
+            network.map_err(|reason| exception(py, &Error::Option { reason: format!("network: {reason}") }))?;
+        let ranks = slow.into_iter().fold(Ranks::new(count), |ranks, (rank, slowness)| ranks.slow(rank, slowness));
+        let model = model.0.clone();
+        let Some(training) = training else {
+            let mut options = session_options(py, engine, sizes)?;
+            simulated(&mut options.engine, network);
+            return obeying_signals(py, f64::INFINITY, move || {
+                Ok(SimulatedStep(forebay::Session::simulate(&model, &options, &ranks)?))
+            });
+        };
+        let mut options = trainer_options(py, &model, engine, sizes, training)?;
+        simulated(&mut options.engine, network);
+        obeying_signals(py, f64::INFINITY, move || {
+            Ok(SimulatedStep(forebay::Trainer::simulate(&model, &options, &ranks)?))
+        })
+    }
+
+    /// Returns the duration of the step in seconds.
+    fn seconds(&self) -> f64 {
+        self.0.seconds
+    }
+
+    /// Returns the process that is at work longest.
+    fn slowest(&self) -> usize {
+        self.0.slowest()
+    }
+
+    /// Returns what each process does, by rank.
+    fn ranks(&self) -> Vec<Rank> {
+        let rank = |rank: &forebay::SimulatedRank| {
+            (
+                (rank.seconds, rank.busy_seconds, rank.exchange_seconds, rank.waiting_seconds),
+                rank.slowness,
+                (rank.sent_bytes, rank.device_peak_bytes, rank.host_bytes),
+            )
+        };
+        self.0.ranks.iter().map(rank).collect()
+    }
+
+    /// Returns when every command runs, as JSON.
+    fn trace(&self, py: Python<'_>) -> String {
+        py.detach(|| self.0.trace().to_string())
+    }
+}
+
+/// Completes options for a simulation. A plan does not depend on how much memory is currently free.
+fn simulated(engine: &mut EngineOptions, network: Option<Network>) {
+    engine.memory.memory_limit.get_or_insert(MemoryLimit::Unlimited);
+    engine.planning.search = PlanSearch::Whole;
+    engine.device.network = network;
 }
 
 /// Returns the machines included in the library: key, description, bytes on the device, bytes on the host.

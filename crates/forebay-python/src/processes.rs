@@ -16,10 +16,17 @@ pub struct Processes(pub ProcessGroup);
 impl Processes {
     /// Connects the processes of an mpi4py communicator, given the address of its MPI handle, or else those that an MPI launcher started.
     #[new]
-    fn new(py: Python<'_>, handle: Option<usize>, library: Option<String>, timeout: u64) -> PyResult<Processes> {
+    fn new(
+        py: Python<'_>,
+        handle: Option<usize>,
+        library: Option<String>,
+        timeout: u64,
+        end_timeout: Option<u64>,
+    ) -> PyResult<Processes> {
         let timeout = Some(Duration::from_secs(timeout));
-        // A script may continue in one process after the others have ended, for as long as it likes.
-        let options = Options { library, timeout, end_timeout: None, others_call: true };
+        // By default, a script may continue in one process after the others have ended, for as long as it likes.
+        let end_timeout = end_timeout.map(Duration::from_secs);
+        let options = Options { library, timeout, end_timeout, others_call: true };
         let communicator = obeying_signals(py, f64::INFINITY, move || {
             let connected = match handle {
                 // SAFETY: Python's side asks mpi4py for the address, of a communicator that it keeps.
@@ -55,14 +62,23 @@ impl Processes {
         })
     }
 
-    /// Ends connections once all processes do. All at once, because another process can wait for the end of any of them.
+    /// Ends connections once all processes do. All at once, because another process can wait for the end of any of them. Returns why
+    /// processes did not end in time.
     #[staticmethod]
-    fn finish(py: Python<'_>, all: Vec<Py<Processes>>) {
+    fn finish(py: Python<'_>, all: Vec<Py<Processes>>) -> Vec<String> {
         py.detach(|| {
             std::thread::scope(|scope| {
-                all.iter().for_each(|one| drop(scope.spawn(|| drop(one.get().0.communicator().finish()))));
-            });
-        });
+                let finish = |one: &'_ Py<Processes>| {
+                    let group = one.get().0.clone();
+                    scope.spawn(move || {
+                        let ended = group.communicator().finish();
+                        ended.err().map(|reason| format!("process {} of {}: {reason}", group.rank(), group.size()))
+                    })
+                };
+                let threads: Vec<_> = all.iter().map(finish).collect();
+                threads.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect()
+            })
+        })
     }
 
     /// Ends all processes.

@@ -19,8 +19,8 @@ use forebay_plan::orders::{Groups, Orders};
 use forebay_plan::plan::{MemoryKind, Statistics};
 use forebay_plan::saved_costs::Unknown;
 use forebay_plan::{
-    Plan, PlanError, PlanOptions, SavedCosts, SharedLayout, choose_groups, page, plan_in_groups, smallest_budget,
-    update_on_host,
+    Plan, PlanError, PlanOptions, SavedCosts, SharedLayout, choose_groups, costs_of_parts, page, plan_in_groups,
+    smallest_budget, update_on_host,
 };
 use forebay_runtime::{PagedOptions, StepTimes};
 
@@ -171,7 +171,11 @@ pub(crate) fn compile(
         .filter_map(|info| Some((info.name.clone(), program.contents.get(&info.operand.buffer)?.clone())))
         .collect();
     let (costs, unknown) = machine.costs(&program, given_costs)?;
+    let known = machine.alike.as_ref().and_then(|alike| alike.find(&program, &costs));
     let choose = || {
+        if known.is_some() {
+            return Ok(None);
+        }
         let groups = choose_groups(&program, machine.options.planning.order, machine.device.limits(), &costs)?;
         Ok(groups.map(Arc::from))
     };
@@ -181,7 +185,14 @@ pub(crate) fn compile(
     };
     let proposal = weights.as_ref().and_then(|weights| weights.propose(&program, machine));
     let layout = proposal.as_ref().map(|proposal| &proposal.layout);
-    let step = step_within(&program, groups.as_deref(), machine, &costs, layout, machine.searches_on())?;
+    let is_new = known.is_none();
+    let step = match known {
+        Some(plan) => Step::Planned(plan, None),
+        None => step_within(&program, groups.as_deref(), machine, &costs, layout, machine.searches_on())?,
+    };
+    if let Some(alike) = machine.alike.as_ref().filter(|_| is_new) {
+        alike.add(&program, &costs, step.plan());
+    }
     let is_shared = |kind: MemoryKind| matches!(kind, MemoryKind::Shared(_));
     let shares = step.plan().memories.iter().any(|memory| is_shared(memory.kind));
     let shared = proposal.filter(|_| shares).map(|proposal| proposal.blocks).unwrap_or_default();
@@ -387,6 +398,11 @@ impl Compiled {
     /// Returns the predicted duration of a step in seconds, given what has been measured so far.
     pub(crate) fn predicted_seconds(&self) -> f64 {
         self.forecast.predicted_seconds(self.step.plan())
+    }
+
+    /// Returns the durations of the plan's launches, by label, from which it was made.
+    pub(crate) fn costs_by_label(&self) -> Costs {
+        costs_of_parts(self.forecast.costs(), &self.step.plan().shares)
     }
 
     /// Returns the costs from which the plan was made.

@@ -76,6 +76,7 @@
 //! | choose a device | [`DeviceName`], [`DeviceOptions`], [`devices`], [`open_device`] |
 //! | set budgets | [`MemoryOptions`], [`MemoryLimit`], [`MemorySize`], [`MemoryMode`] |
 //! | see or steer plans | [`PlanningOptions`], [`Explanation`], [`Statistics`], [`Plan`], [`SavedCosts`], [`documents`] |
+//! | plan and simulate many processes | [`Ranks`], [`SimulatedStep`], [`Trainer::simulate`], [`Session::simulate`] |
 //! | see what ran when | [`MeasuringOptions`], [`Session::trace`], [`Trainer::trace`] |
 //! | launch single operations on streams | [`mod@eager`]: [`Context`], [`Stream`], [`Event`], [`DeviceTensor`] |
 //! | use buffers larger than the device | [`managed`]: [`ManagedMemory`], [`ManagedBuffer`] |
@@ -89,6 +90,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod adapters;
+mod alike;
 mod between;
 pub mod builder;
 pub mod checkpoint;
@@ -118,6 +120,7 @@ pub mod probe;
 mod process_group;
 mod process_memory;
 mod progress;
+mod ranks;
 pub mod replay;
 mod runner;
 mod schedule;
@@ -274,6 +277,7 @@ pub use options::{
 };
 pub use probe::{Finding, ProbeOptions, probe};
 pub use process_group::{Exchanged, ProcessGroup, check_plans};
+pub use ranks::{Ranks, SimulatedRank, SimulatedStep, ranges};
 pub use serde_json::Value as JsonValue;
 pub use session::{RunTimes, Session};
 pub use stages::PlanCache;

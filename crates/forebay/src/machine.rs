@@ -14,6 +14,7 @@ use forebay_plan::saved_costs::Unknown;
 use forebay_plan::{MachineDescription, SavedCosts};
 use forebay_runtime::backing::STAGING_BYTES;
 
+use crate::alike::AlikePlans;
 use crate::error::Error;
 use crate::options::{
     DeviceOptions, EngineOptions, HostOperators, MemoryLimit, MemoryMode, PlanSearch, PlanningOptions, ProcessLimit,
@@ -41,6 +42,8 @@ pub(crate) struct LimitedDevice {
     process_limit: Mutex<Option<ProcessLimit>>,
     /// See [`LimitedDevice::simulates`].
     simulates: AtomicBool,
+    /// Plans that also stand for those of other processes, if plans are only simulated.
+    pub(crate) alike: Option<Arc<AlikePlans>>,
 }
 
 impl LimitedDevice {
@@ -97,6 +100,7 @@ impl LimitedDevice {
             waiting_bytes: AtomicU64::new(0),
             planning_bytes: AtomicU64::new(0),
             process_limit: Mutex::new(None),
+            alike: None,
         })
     }
 
@@ -121,6 +125,7 @@ impl LimitedDevice {
             planning_bytes: AtomicU64::new(self.planning_bytes.load(Ordering::Relaxed)),
             process_limit: Mutex::new(self.process_limit()),
             simulates: AtomicBool::new(self.simulates()),
+            alike: self.alike.clone(),
         })
     }
 

@@ -14,6 +14,7 @@ use forebay_plan::saved_costs::Unknown;
 use forebay_plan::{Plan, SavedCosts};
 use forebay_runtime::{StepMoves, StepTimes};
 
+use crate::compile::Compiled;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::explain::{Explanation, explain};
@@ -131,7 +132,7 @@ impl Session {
         Session::on(model, options, LimitedDevice::with_device(&options.engine, device)?)
     }
 
-    fn on(model: &Model, options: &SessionOptions, machine: LimitedDevice) -> Result<Session, Error> {
+    pub(crate) fn on(model: &Model, options: &SessionOptions, machine: LimitedDevice) -> Result<Session, Error> {
         let (graph, stated) = model.inference_graph(options.batch_size, &options.sizes, &BTreeSet::new())?;
         let defaults = Defaults::of(model, options);
         Ok(Session { defaults, ..Session::of_graph(graph, stated, options, machine)? })
@@ -299,6 +300,11 @@ impl Session {
     /// to compute.
     pub fn plan(&self) -> Option<&Plan> {
         Some(self.stages.main()?.plan(self.engine.machine()))
+    }
+
+    /// Returns what [`Session::plan`] is a part of.
+    pub(crate) fn compiled(&self) -> Option<&Compiled> {
+        self.stages.main()
     }
 
     /// Returns statistics about the plans that are kept.

@@ -115,7 +115,7 @@ impl Trainer {
         Trainer::on(model, options, machine)
     }
 
-    fn on(model: Model, options: TrainerOptions, mut machine: LimitedDevice) -> Result<Trainer, Error> {
+    pub(crate) fn on(model: Model, options: TrainerOptions, mut machine: LimitedDevice) -> Result<Trainer, Error> {
         let TrainerOptions { training: mut options, engine, batch_size, sizes, on_nan, schedule, group_schedules } =
             options;
         schedule.check()?;
@@ -255,7 +255,7 @@ impl Trainer {
         &self.model
     }
 
-    fn main(&self) -> &LossPlan {
+    pub(crate) fn main(&self) -> &LossPlan {
         &self.training[&self.main]
     }
 

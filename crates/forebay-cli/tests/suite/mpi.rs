@@ -262,6 +262,50 @@ fn plans_say_what_processes_exchange() {
 }
 
 #[test]
+fn the_plans_of_all_processes_are_simulated_together() {
+    let model = digits_model();
+    let all = ["plan", &model, "--train", "--batch-size", "64", "--machine", "h200", "--ranks"];
+    let plan = |flags: &[&str]| common::json(&[&all[..], flags].concat())["processes"].clone();
+    let even = plan(&["4", "--simulate"]);
+    let (predicted, simulated) = (even["predicted_seconds"].as_f64().unwrap(), &even["simulated"]);
+    let seconds = |of: &serde_json::Value| of["seconds"].as_f64().unwrap();
+    assert!((0.999..1.03).contains(&(seconds(simulated) / predicted)), "64 samples are shared out evenly: {even}");
+    let speedup = even["predicted_seconds_of_one"].as_f64().unwrap() / seconds(simulated);
+    assert_eq!(simulated["speedup"].as_f64(), Some(speedup));
+    assert_eq!(simulated["efficiency"].as_f64(), Some(speedup / 4.0));
+    assert_eq!(simulated["each"].as_array().map(Vec::len), Some(4));
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace.json");
+    let uneven = plan(&["4", "--simulate", "--slow", "2=3", "--trace", trace.to_str().unwrap()]);
+    let (uneven, each) = (&uneven["simulated"], &uneven["simulated"]["each"]);
+    assert!(seconds(uneven) > 1.5 * predicted && uneven["slowest"] == 2, "{uneven}");
+    for rank in 0..4 {
+        let waiting = each[rank]["waiting_seconds"].as_f64().unwrap();
+        assert_eq!(rank == 2, waiting < 0.1 * predicted, "{uneven}");
+        let parts = ["own_seconds", "exchange_seconds", "waiting_seconds"].map(|key| each[rank][key].as_f64().unwrap());
+        assert!((parts.iter().sum::<f64>() - seconds(&each[rank])).abs() < 1e-9, "{uneven}");
+    }
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let names = events.iter().filter(|event| event["name"] == "process_name").map(|event| &event["args"]["name"]);
+    let names: Vec<_> = names.collect();
+    assert!(names.iter().any(|name| **name == "process 2") && names.len() > 1, "{names:?}");
+    let text = common::success(&[&all[..], &["4", "--simulate", "--slow", "2=3"]].concat());
+    assert!(text.contains("process 2 is the slowest") && text.contains("\n                  2 "), "{text}");
+    let run = common::json(&["plan", &model, "--batch-size", "64", "--ranks", "2", "--simulate"]);
+    assert!(seconds(&run["processes"]["simulated"]) > 0.0, "{run}");
+    for (flags, words) in [
+        (&["4", "--slow", "1=2"][..], "--simulate"),
+        (&["4", "--simulate", "--slow", "1"], "a process and a factor, as in 3=2"),
+        (&["4", "--simulate", "--slow", "4=2"], "process 4 cannot be slow: the processes are numbered 0 to 3"),
+        (&["4", "--simulate", "--slow", "1=0"], "process 1 cannot be 0 times as slow; expected a factor from 0.001 to"),
+    ] {
+        let output = common::forebay(&[&all[..], flags].concat()).output().unwrap();
+        assert!(output.status.code() == Some(2) && texts(&output).1.contains(words), "{flags:?}: {output:?}");
+    }
+}
+
+#[test]
 fn runs_go_on_with_another_number_of_processes() {
     let Some(launcher) = launchers().into_iter().next() else { return };
     let folder = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ use super::{Model, NestedPlace, import, tensor};
 use forebay_base::{DataType, Tensor, narrow};
 
 use crate::error::ModelError;
-use crate::graph::TensorType;
+use crate::graph::{FOREBAY, TensorType};
 
 /// The size of the largest message that Protocol Buffers allow, in bytes.
 const MESSAGE_BYTES_MAX: u64 = i32::MAX as u64;
@@ -141,8 +141,12 @@ fn parts(model: &Model, new: &BTreeMap<String, TensorType>) -> Result<Vec<Part>,
     Ok(parts)
 }
 
-/// Makes batch normalizations use their running statistics, and dropout do nothing.
+/// Makes batch normalizations use their running statistics, and dropout do nothing. Operators that only training distinguishes from those of
+/// ONNX become these.
 fn leave_training_mode(graph: &mut GraphProto) {
+    for node in graph.node.iter_mut().filter(|node| node.domain() == FOREBAY) {
+        node.domain = None;
+    }
     let read = graph.node.iter().flat_map(|node| &node.input).cloned();
     let used: BTreeSet<String> = read.chain(graph.output.iter().map(|output| output.name().to_string())).collect();
     for node in graph.node.iter_mut().filter(|node| node.domain().is_empty()) {
@@ -343,7 +347,7 @@ fn model_tail(proto: &ModelProto) -> ModelProto {
         model_version: None,
         doc_string: None,
         graph: None,
-        opset_import: proto.opset_import.clone(),
+        opset_import: proto.opset_import.iter().filter(|import| import.domain() != FOREBAY).cloned().collect(),
         metadata_props: proto.metadata_props.clone(),
         training_info: proto.training_info.clone(),
         functions: proto.functions.clone(),

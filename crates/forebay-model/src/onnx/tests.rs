@@ -11,7 +11,7 @@ use super::proto::{
     StringStringEntryProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto, tensor_shape_proto, type_proto,
 };
 use super::*;
-use crate::graph::{Attribute, Dimension, Operation};
+use crate::graph::{Attribute, Dimension, FOREBAY, Operation};
 
 /// A value of float32; a negative size is the symbol `N`.
 fn info(name: &str, sizes: &[i64]) -> ValueInfoProto {
@@ -448,11 +448,16 @@ fn a_model_exported_for_training_is_written_for_inference() {
         node("Dropout", &["n", "ratio", "training"], &["d"]),
         // Its statistics are used.
         normalization(["d", "w", "w", "w", "w"], ["sum", "used", ""]),
-        node("Identity", &["used"], &["u"]),
+        NodeProto { domain: Some(FOREBAY.to_string()), ..node("Identity", &["used"], &["u"]) },
     ];
-    let model = Model { proto: model(graph), ..read(&model(addition()).encode_to_vec(), None).unwrap() };
-    let written = ModelProto::decode(&write(&model, &BTreeMap::new()).unwrap()[..]).unwrap().graph.unwrap();
-    let [first, dropout, second, _] = &written.node[..] else { panic!("four nodes") };
+    let mut proto = model(graph);
+    proto.opset_import.push(OperatorSetIdProto { domain: Some(FOREBAY.to_string()), version: Some(1) });
+    let model = Model { proto, ..read(&model(addition()).encode_to_vec(), None).unwrap() };
+    let written = ModelProto::decode(&write(&model, &BTreeMap::new()).unwrap()[..]).unwrap();
+    assert_eq!(written.opset_import.len(), 1);
+    let written = written.graph.unwrap();
+    let [first, dropout, second, identity] = &written.node[..] else { panic!("four nodes") };
+    assert_eq!(identity.domain(), "");
     assert_eq!((first.output.as_slice(), first.attribute.len()), (&["n".to_string()][..], 1));
     assert_eq!(dropout.input, ["n", "ratio"]);
     assert_eq!((second.output.len(), second.attribute.len()), (3, 2));

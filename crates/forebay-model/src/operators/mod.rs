@@ -62,8 +62,8 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use crate::error::ModelError;
-pub use crate::graph::NEWEST_OPSET;
 use crate::graph::Operation;
+pub use crate::graph::{FOREBAY, NEWEST_OPSET};
 use crate::operator::{NodeView, Operator};
 
 /// The families, each a list of rows.

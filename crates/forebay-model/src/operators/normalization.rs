@@ -6,12 +6,13 @@ use forebay_base::{DataType, Kernel};
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::{axes, product};
 use crate::error::ModelError;
-use crate::graph::TensorType;
+use crate::graph::{FOREBAY, TensorType};
 use crate::operator::{NodeView, Operator};
 
 /// The rows of this family.
 pub const ROWS: &[Operator] = &[
     composed!("BatchNormalization", batch_normalization),
+    composed!(FOREBAY, "BatchNormalization", batch_normalization),
     composed!("GroupNormalization", group_normalization),
     composed!("InstanceNormalization", instance_normalization),
     composed!("LRN", local_response_normalization),

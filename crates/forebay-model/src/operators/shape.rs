@@ -6,8 +6,8 @@ use forebay_base::{DataType, Kernel};
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::{attribute_or_input, axes, broadcast_shapes, product, size};
 use crate::error::ModelError;
-use crate::graph::TensorType;
-use crate::operator::{NodeView, Operator};
+use crate::graph::{FOREBAY, TensorType};
+use crate::operator::{Gradient, NodeView, Operator};
 
 /// The rows of this family.
 pub const ROWS: &[Operator] = &[
@@ -16,6 +16,7 @@ pub const ROWS: &[Operator] = &[
     composed!("Expand", expand),
     composed!("Flatten", flatten),
     composed!("Identity", identity),
+    Operator { gradient: Gradient::Zero, ..composed!(FOREBAY, "Identity", identity) },
     composed!("Reshape", reshape),
     composed!("SpaceToDepth", space_to_depth),
     composed!("Squeeze", squeeze),

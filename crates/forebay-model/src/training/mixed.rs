@@ -12,7 +12,7 @@ use forebay_base::DataType;
 use super::formula::Formula;
 use super::pattern;
 use crate::error::ModelError;
-use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
+use crate::graph::{Attribute, FOREBAY, Graph, Node, Operation, TensorType, ValueId};
 use crate::infer::infer_node;
 
 /// Products, convolutions and attention, which compute in 16 bits and sum in float32.
@@ -189,7 +189,7 @@ impl Pass<'_> {
     /// Returns whether a node computes in 16 bits.
     fn is_narrow(&self, node: &Node) -> bool {
         let Operation::Onnx { domain, op_type, .. } = &node.operation else { return false };
-        if !domain.is_empty() || node.operation.graphs().next().is_some() {
+        if !(domain.is_empty() || domain == FOREBAY) || node.operation.graphs().next().is_some() {
             return false;
         }
         let is_float = |id: &&ValueId| self.graph.ty(**id).is_some_and(|ty| ty.data_type == DataType::Float32);

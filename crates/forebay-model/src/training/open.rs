@@ -1,15 +1,12 @@
 //! A model as part of a larger program that trains: its weights are passed to each run, as are the gradients of its outputs.
 
-use std::collections::BTreeSet;
-
-use forebay_base::{DataType, Tensor};
+use forebay_base::DataType;
 
 use super::mode;
 use crate::autodiff::gradients;
 use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, ValueId};
 use crate::infer::infer_node;
-use crate::operator::NodeView;
 
 /// The prefix that turns a value's name into the name of its gradient.
 pub const GRADIENT_PREFIX: &str = "gradient:";
@@ -47,7 +44,10 @@ pub fn open_graph(graph: &Graph, training: bool) -> Result<Graph, ModelError> {
 pub fn open_gradients(graph: &Graph, training: bool) -> Result<Graph, ModelError> {
     let mut graph = graph.clone();
     graph.drop_dead_nodes();
-    let statistics = if training { mode::enter(&mut graph)?.statistics } else { write_out_normalization(&mut graph)? };
+    let statistics = graph.running_statistics();
+    if training {
+        mode::enter(&mut graph)?;
+    }
     open_weights(&mut graph);
     let is_float = |graph: &Graph, id: ValueId| graph.ty(id).is_some_and(|ty| ty.data_type == DataType::Float32);
     let by: Vec<ValueId> =
@@ -99,44 +99,6 @@ fn append(graph: &mut Graph, op_type: &str, inputs: &[ValueId]) -> Result<ValueI
     });
     infer_node(graph, graph.nodes.len() - 1)?;
     Ok(output)
-}
-
-/// Decomposes batch normalization in evaluation form, which has a gradient only in training. Returns the statistics that it uses.
-fn write_out_normalization(graph: &mut Graph) -> Result<BTreeSet<ValueId>, ModelError> {
-    let mut statistics = BTreeSet::new();
-    for node in std::mem::take(&mut graph.nodes) {
-        if node.operation.name() != "BatchNormalization" || !matches!(node.operation, Operation::Onnx { .. }) {
-            graph.nodes.push(node);
-            continue;
-        }
-        let view = NodeView { graph, node: &node };
-        let [x, scale, bias, mean, variance] =
-            [view.input(0)?, view.input(1)?, view.input(2)?, view.input(3)?, view.input(4)?];
-        let (epsilon, channels) = (view.float("epsilon", 1e-5)?, view.input_type(1)?.count() as i64);
-        // One entry for each channel, the second axis.
-        let mut shape = vec![1; view.input_type(0)?.shape.len()];
-        if let Some(size) = shape.get_mut(1) {
-            *size = channels;
-        }
-        statistics.extend([mean, variance]);
-        let shape = constant(graph, Tensor::from_i64(&[shape.len() as u64], &shape));
-        let epsilon = constant(graph, Tensor::from_f32(&[], &[epsilon]));
-        let variance = append(graph, "Add", &[variance, epsilon])?;
-        let deviation = append(graph, "Sqrt", &[variance])?;
-        let factor = append(graph, "Div", &[scale, deviation])?;
-        let [mean, factor, bias] = [mean, factor, bias].map(|value| append(graph, "Reshape", &[value, shape]));
-        let centered = append(graph, "Sub", &[x, mean?])?;
-        let scaled = append(graph, "Mul", &[centered, factor?])?;
-        let operation = Operation::onnx("Add", &[]);
-        graph.nodes.push(Node { operation, inputs: vec![Some(scaled), Some(bias?)], outputs: node.outputs, ..node });
-    }
-    Ok(statistics)
-}
-
-fn constant(graph: &mut Graph, contents: Tensor) -> ValueId {
-    let id = graph.add_initializer("constant", contents);
-    graph.constants.insert(id);
-    id
 }
 
 /// Makes a value an output with a name by which it can be requested.

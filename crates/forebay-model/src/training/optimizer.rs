@@ -44,6 +44,88 @@ pub enum Optimizer {
         /// Whether decay acts on the parameter (AdamW) instead of the gradient.
         decoupled: bool,
     },
+    /// SGD with momentum and dampening, as in PyTorch: the velocity takes only a part of each gradient after the first.
+    DampedSgd {
+        /// Step size.
+        learning_rate: f32,
+        /// Momentum, above 0.
+        momentum: f32,
+        /// The part of a gradient that the velocity does not take.
+        dampening: f32,
+        /// L2 penalty, added to the gradient.
+        weight_decay: f32,
+    },
+    /// AMSGrad (Reddi et al. 2018): Adam whose second moment, for the step, is the largest so far.
+    AmsGrad {
+        /// Step size.
+        learning_rate: f32,
+        /// Decay of the first moment.
+        beta1: f32,
+        /// Decay of the second moment.
+        beta2: f32,
+        /// Added to the root of the second moment.
+        epsilon: f32,
+        /// Weight decay.
+        weight_decay: f32,
+        /// Whether decay acts on the parameter instead of the gradient.
+        decoupled: bool,
+    },
+    /// AdaMax (Kingma and Ba 2014), as in PyTorch: Adam with the largest gradient, which decays, in place of the root of the second moment.
+    AdaMax {
+        /// Step size.
+        learning_rate: f32,
+        /// Decay of the first moment.
+        beta1: f32,
+        /// Decay of the largest gradient.
+        beta2: f32,
+        /// Added to the size of a gradient.
+        epsilon: f32,
+        /// L2 penalty, added to the gradient.
+        weight_decay: f32,
+    },
+    /// NAdam (Dozat 2016), as in PyTorch: Adam with Nesterov's momentum.
+    NAdam {
+        /// Step size.
+        learning_rate: f32,
+        /// Decay of the first moment.
+        beta1: f32,
+        /// Decay of the second moment.
+        beta2: f32,
+        /// Added to the root of the second moment.
+        epsilon: f32,
+        /// Momentum in step t is beta1 (1 - 0.96^(t times this) / 2).
+        momentum_decay: f32,
+        /// Weight decay.
+        weight_decay: f32,
+        /// Whether decay acts on the parameter instead of the gradient.
+        decoupled: bool,
+    },
+    /// RAdam (Liu et al. 2019), as in PyTorch: Adam that divides by the root of the second moment only once its variance is known.
+    RAdam {
+        /// Step size.
+        learning_rate: f32,
+        /// Decay of the first moment.
+        beta1: f32,
+        /// Decay of the second moment.
+        beta2: f32,
+        /// Added to the root of the second moment.
+        epsilon: f32,
+        /// Weight decay.
+        weight_decay: f32,
+        /// Whether decay acts on the parameter instead of the gradient.
+        decoupled: bool,
+    },
+    /// Adadelta (Zeiler 2012), as in PyTorch: the gradient times the root of the mean square of past steps, divided by that of the gradients.
+    Adadelta {
+        /// Step size.
+        learning_rate: f32,
+        /// Decay of both mean squares.
+        decay_rate: f32,
+        /// Added to the mean squares, inside the roots.
+        epsilon: f32,
+        /// L2 penalty, added to the gradient.
+        weight_decay: f32,
+    },
     /// Adam with 8-bit moments (Dettmers et al. 2021): both are codes with a scale for each block of 256 elements, a quarter of the bytes
     /// that `Adam` keeps. Parameters of fewer than 4096 elements keep float32 moments, as in `Adam`.
     Adam8Bit {
@@ -158,6 +240,12 @@ impl Optimizer {
             | Optimizer::Adagrad { learning_rate, weight_decay, .. }
             | Optimizer::Lion { learning_rate, weight_decay, .. }
             | Optimizer::Lamb { learning_rate, weight_decay, .. }
+            | Optimizer::DampedSgd { learning_rate, weight_decay, .. }
+            | Optimizer::AmsGrad { learning_rate, weight_decay, .. }
+            | Optimizer::AdaMax { learning_rate, weight_decay, .. }
+            | Optimizer::NAdam { learning_rate, weight_decay, .. }
+            | Optimizer::RAdam { learning_rate, weight_decay, .. }
+            | Optimizer::Adadelta { learning_rate, weight_decay, .. }
             | Optimizer::Adafactor { learning_rate, weight_decay, .. } => (learning_rate, weight_decay),
         }
     }
@@ -193,8 +281,24 @@ impl Optimizer {
             }
             Optimizer::Adam { beta1, beta2, epsilon, weight_decay, .. }
             | Optimizer::Adam8Bit { beta1, beta2, epsilon, weight_decay, .. }
+            | Optimizer::AmsGrad { beta1, beta2, epsilon, weight_decay, .. }
+            | Optimizer::AdaMax { beta1, beta2, epsilon, weight_decay, .. }
+            | Optimizer::RAdam { beta1, beta2, epsilon, weight_decay, .. }
             | Optimizer::Lamb { beta1, beta2, epsilon, weight_decay, .. } => {
                 (vec![("epsilon", epsilon), decay(weight_decay)], vec![("beta1", beta1), ("beta2", beta2)])
+            }
+            Optimizer::NAdam { beta1, beta2, epsilon, momentum_decay, weight_decay, .. } => (
+                vec![("epsilon", epsilon), ("decay of the momentum", momentum_decay), decay(weight_decay)],
+                vec![("beta1", beta1), ("beta2", beta2)],
+            ),
+            Optimizer::DampedSgd { momentum, dampening, weight_decay, .. } => {
+                if momentum == 0.0 {
+                    return refuse("dampening needs a momentum above 0; set one, or leave out dampening".to_string());
+                }
+                (vec![("momentum", momentum), ("dampening", dampening), decay(weight_decay)], vec![])
+            }
+            Optimizer::Adadelta { decay_rate, epsilon, weight_decay, .. } => {
+                (vec![("epsilon", epsilon), decay(weight_decay)], vec![("the decay of the mean square", decay_rate)])
             }
             Optimizer::RmsProp { decay_rate, epsilon, momentum, weight_decay, .. } => (
                 vec![("epsilon", epsilon), ("momentum", momentum), decay(weight_decay)],
@@ -252,7 +356,10 @@ impl Optimizer {
                 Optimizer::Sgd { momentum: b, nesterov: b_nesterov, .. },
             ) => (*a == 0.0) == (*b == 0.0) && a_nesterov == b_nesterov,
             (Optimizer::Adam { decoupled: a, .. }, Optimizer::Adam { decoupled: b, .. })
-            | (Optimizer::Adam8Bit { decoupled: a, .. }, Optimizer::Adam8Bit { decoupled: b, .. }) => a == b,
+            | (Optimizer::Adam8Bit { decoupled: a, .. }, Optimizer::Adam8Bit { decoupled: b, .. })
+            | (Optimizer::AmsGrad { decoupled: a, .. }, Optimizer::AmsGrad { decoupled: b, .. })
+            | (Optimizer::NAdam { decoupled: a, .. }, Optimizer::NAdam { decoupled: b, .. })
+            | (Optimizer::RAdam { decoupled: a, .. }, Optimizer::RAdam { decoupled: b, .. }) => a == b,
             (
                 Optimizer::RmsProp { momentum: a, centered: a_centered, .. },
                 Optimizer::RmsProp { momentum: b, centered: b_centered, .. },
@@ -303,6 +410,34 @@ impl Optimizer {
         Optimizer::Adafactor { learning_rate, beta2_decay, epsilon, threshold, weight_decay: 0.0 }
     }
 
+    /// AMSGrad with Adam's usual constants (0.9, 0.999, 1e-8), without decay.
+    pub fn ams_grad(learning_rate: f32) -> Optimizer {
+        let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
+        Optimizer::AmsGrad { learning_rate, beta1, beta2, epsilon, weight_decay: 0.0, decoupled: false }
+    }
+
+    /// AdaMax with its usual constants (0.9, 0.999, 1e-8), without decay.
+    pub fn ada_max(learning_rate: f32) -> Optimizer {
+        Optimizer::AdaMax { learning_rate, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 }
+    }
+
+    /// NAdam with its usual constants (0.9, 0.999, 1e-8, 4e-3), without decay.
+    pub fn n_adam(learning_rate: f32) -> Optimizer {
+        let (beta1, beta2, epsilon, momentum_decay) = (0.9, 0.999, 1e-8, 4e-3);
+        Optimizer::NAdam { learning_rate, beta1, beta2, epsilon, momentum_decay, weight_decay: 0.0, decoupled: false }
+    }
+
+    /// RAdam with its usual constants (0.9, 0.999, 1e-8), without decay.
+    pub fn r_adam(learning_rate: f32) -> Optimizer {
+        let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
+        Optimizer::RAdam { learning_rate, beta1, beta2, epsilon, weight_decay: 0.0, decoupled: false }
+    }
+
+    /// Adadelta with its usual constants (0.9, 1e-6), without decay.
+    pub fn adadelta(learning_rate: f32) -> Optimizer {
+        Optimizer::Adadelta { learning_rate, decay_rate: 0.9, epsilon: 1e-6, weight_decay: 0.0 }
+    }
+
     /// Returns whether it is a formula of kernels (`updates.rs`) instead of a single kernel.
     pub(super) fn is_formula(&self) -> bool {
         !matches!(self, Optimizer::Sgd { .. } | Optimizer::Adam { .. } | Optimizer::Adam8Bit { .. })
@@ -319,9 +454,18 @@ impl Optimizer {
     /// Returns whether decay acts on parameters instead of gradients.
     pub(super) fn is_decoupled(&self) -> bool {
         match self {
-            Optimizer::Adam { decoupled, .. } | Optimizer::Adam8Bit { decoupled, .. } => *decoupled,
+            Optimizer::Adam { decoupled, .. }
+            | Optimizer::Adam8Bit { decoupled, .. }
+            | Optimizer::AmsGrad { decoupled, .. }
+            | Optimizer::NAdam { decoupled, .. }
+            | Optimizer::RAdam { decoupled, .. } => *decoupled,
             Optimizer::Lion { .. } | Optimizer::Lamb { .. } | Optimizer::Adafactor { .. } => true,
-            Optimizer::Sgd { .. } | Optimizer::RmsProp { .. } | Optimizer::Adagrad { .. } => false,
+            Optimizer::Sgd { .. }
+            | Optimizer::DampedSgd { .. }
+            | Optimizer::AdaMax { .. }
+            | Optimizer::RmsProp { .. }
+            | Optimizer::Adagrad { .. }
+            | Optimizer::Adadelta { .. } => false,
         }
     }
 
@@ -365,6 +509,49 @@ fn numbers(optimizer: &Optimizer, step: u64) -> Vec<f32> {
             let [rate, rate_decay, epsilon, decay] = [learning_rate, rate_decay, epsilon, weight_decay].map(f64::from);
             vec![rate / (1.0 + (t - 1.0) * rate_decay), epsilon, decay]
         }
+        Optimizer::Adadelta { learning_rate, decay_rate, epsilon, weight_decay } => {
+            let [rate, decay_rate, epsilon, decay] = [learning_rate, decay_rate, epsilon, weight_decay].map(f64::from);
+            vec![rate, 1.0 - decay_rate, epsilon, decay]
+        }
+        Optimizer::DampedSgd { learning_rate, momentum, dampening, weight_decay } => {
+            let [rate, momentum, dampening, decay] = [learning_rate, momentum, dampening, weight_decay].map(f64::from);
+            // The first velocity is the gradient.
+            let taken = if step <= 1 { 1.0 } else { 1.0 - dampening };
+            vec![rate, 1.0 - momentum, taken, decay]
+        }
+        Optimizer::AmsGrad { learning_rate, beta1, beta2, epsilon, weight_decay, .. } => {
+            let [rate, beta1, beta2, epsilon, decay] =
+                [learning_rate, beta1, beta2, epsilon, weight_decay].map(f64::from);
+            vec![rate, 1.0 - beta1, 1.0 - beta2, epsilon, decay, correction(beta1, t), correction(beta2, t)]
+        }
+        Optimizer::AdaMax { learning_rate, beta1, beta2, epsilon, weight_decay } => {
+            let [rate, beta1, beta2, epsilon, decay] =
+                [learning_rate, beta1, beta2, epsilon, weight_decay].map(f64::from);
+            vec![rate * correction(beta1, t), 1.0 - beta1, 1.0 - beta2, epsilon, decay]
+        }
+        Optimizer::NAdam { learning_rate, beta1, beta2, epsilon, momentum_decay, weight_decay, .. } => {
+            let [rate, beta1, beta2, epsilon, momentum_decay, decay] =
+                [learning_rate, beta1, beta2, epsilon, momentum_decay, weight_decay].map(f64::from);
+            let momentum = |t: f64| beta1 * (1.0 - 0.5 * libm::pow(0.96, t * momentum_decay));
+            let (now, next, product) = (momentum(t), momentum(t + 1.0), momentum_product(step, momentum));
+            let of_gradient = (1.0 - now) / (1.0 - product);
+            let of_moment = next / (1.0 - product * next);
+            vec![rate, 1.0 - beta1, 1.0 - beta2, epsilon, decay, correction(beta2, t), of_gradient, of_moment]
+        }
+        Optimizer::RAdam { learning_rate, beta1, beta2, epsilon, weight_decay, .. } => {
+            let [rate, beta1, beta2, epsilon, decay] =
+                [learning_rate, beta1, beta2, epsilon, weight_decay].map(f64::from);
+            let longest = 2.0 / (1.0 - beta2) - 1.0;
+            let length = longest - 2.0 * t * libm::pow(beta2, t) * correction(beta2, t);
+            let of_length = |length: f64| (length - 4.0) * (length - 2.0) / length;
+            // Of the two ways to divide the first moment, one counts.
+            let (by_root, by_one) = match length > 5.0 {
+                true => ((of_length(length) / of_length(longest) / correction(beta2, t)).sqrt(), 0.0),
+                false => (0.0, 1.0),
+            };
+            let first = correction(beta1, t);
+            vec![rate, 1.0 - beta1, 1.0 - beta2, epsilon, decay, first * by_root, first * by_one]
+        }
         Optimizer::Lion { learning_rate, beta1, beta2, weight_decay } => {
             let [rate, beta1, beta2, decay] = [learning_rate, beta1, beta2, weight_decay].map(f64::from);
             vec![rate, 1.0 - beta1, 1.0 - beta2, decay]
@@ -372,8 +559,7 @@ fn numbers(optimizer: &Optimizer, step: u64) -> Vec<f32> {
         Optimizer::Lamb { learning_rate, beta1, beta2, epsilon, weight_decay } => {
             let [rate, beta1, beta2, epsilon, decay] =
                 [learning_rate, beta1, beta2, epsilon, weight_decay].map(f64::from);
-            let correction = |beta: f64| 1.0 / (1.0 - libm::pow(beta, t));
-            vec![rate, 1.0 - beta1, 1.0 - beta2, epsilon, decay, correction(beta1), correction(beta2)]
+            vec![rate, 1.0 - beta1, 1.0 - beta2, epsilon, decay, correction(beta1, t), correction(beta2, t)]
         }
         Optimizer::Adafactor { learning_rate, beta2_decay, epsilon, threshold, weight_decay } => {
             let [rate, beta2_decay, least, threshold, decay] =
@@ -387,6 +573,24 @@ fn numbers(optimizer: &Optimizer, step: u64) -> Vec<f32> {
         }
     };
     numbers.into_iter().map(|number| number as f32).collect()
+}
+
+/// Returns the factor that corrects the bias of a moment that decays by `beta`, in step `t`.
+fn correction(beta: f64, t: f64) -> f64 {
+    1.0 / (1.0 - libm::pow(beta, t))
+}
+
+/// Returns the product of the momenta of all steps so far.
+fn momentum_product(step: u64, momentum: impl Fn(f64) -> f64) -> f64 {
+    let mut product = 1.0;
+    for t in 1..=step.max(1) {
+        product *= momentum(t as f64);
+        if product < f64::EPSILON / 4.0 {
+            // It makes no difference to 1 any more.
+            return 0.0;
+        }
+    }
+    product
 }
 
 #[cfg(test)]
@@ -404,6 +608,11 @@ mod tests {
             Optimizer::lion(0.1),
             Optimizer::lamb(0.1),
             Optimizer::adafactor(0.1),
+            Optimizer::ams_grad(0.1),
+            Optimizer::ada_max(0.1),
+            Optimizer::n_adam(0.1),
+            Optimizer::r_adam(0.1),
+            Optimizer::adadelta(0.1),
         ];
         for good in defaults {
             assert_eq!(good.check(), Ok(()), "{good:?}");

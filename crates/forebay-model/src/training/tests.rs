@@ -6,7 +6,7 @@ use std::path::Path;
 use forebay_base::Kernel;
 
 use super::*;
-use crate::graph::Attribute;
+use crate::graph::{Attribute, FOREBAY};
 use crate::infer::infer;
 use crate::lower::lower;
 use crate::tensor::Tensor;
@@ -345,6 +345,12 @@ fn formulas_update_in_place_and_in_the_update_phase() {
         (Optimizer::lamb(0.01), 22),
         // Matrices and filters have two states; vectors have one.
         (Optimizer::adafactor(0.01), 15),
+        (Optimizer::DampedSgd { learning_rate: 0.01, momentum: 0.9, dampening: 0.5, weight_decay: 0.1 }, 11),
+        (Optimizer::ams_grad(0.01), 33),
+        (Optimizer::ada_max(0.01), 22),
+        (Optimizer::n_adam(0.01), 22),
+        (Optimizer::r_adam(0.01), 22),
+        (Optimizer::adadelta(0.01), 22),
     ] {
         let training = training_graph(&digits(), &options(optimizer.clone())).unwrap();
         assert_eq!(training.optimizer_state.len(), states, "{optimizer:?}");
@@ -379,6 +385,15 @@ fn numbers_of_steps_are_those_of_the_formulas() {
     assert_eq!(numbers(&adagrad, 4)[0], 0.25);
     assert_eq!(numbers(&Optimizer::adafactor(1.0), 16)[0], 0.25);
     assert_eq!(numbers(&SGD, 7), SGD.hyperparameters());
+    let damped = Optimizer::DampedSgd { learning_rate: 1.0, momentum: 0.5, dampening: 0.75, weight_decay: 0.0 };
+    assert_eq!((numbers(&damped, 1)[2], numbers(&damped, 2)[2]), (1.0, 0.25));
+    // RAdam divides by roots from its sixth step on; the numbers are those of PyTorch's formulas.
+    let divided = |step| numbers(&Optimizer::r_adam(0.5), step)[5..].to_vec();
+    assert!(divided(5)[0] == 0.0 && (divided(5)[1] - 2.441_942).abs() < 1e-5, "{:?}", divided(5));
+    assert!((divided(6)[0] - 4.263_276e-3).abs() < 1e-7 && divided(6)[1] == 0.0, "{:?}", divided(6));
+    // The product of NAdam's momenta comes to nothing, however many steps follow.
+    let momenta = |step| numbers(&Optimizer::n_adam(0.5), step)[6..].to_vec();
+    assert!((momenta(1)[0] - 1.0).abs() < 1e-6 && momenta(u64::MAX / 2).iter().all(|factor| factor.is_finite()));
 }
 
 /// A second and a third loss on the same output: their labels are those of the first loss, new ones, or an existing input.
@@ -503,6 +518,36 @@ fn running_statistics_belong_to_one_layer() {
         let error = mode::enter(&mut normalizations(&layers)).unwrap_err().to_string();
         assert!(error.contains(&format!("'{shared}' is also used elsewhere")), "{layers:?}: {error}");
     }
+}
+
+/// Appends an operator of the domain `forebay`.
+fn append_own(graph: &mut Graph, op_type: &str, inputs: &[Option<ValueId>]) -> ValueId {
+    let output = append(graph, op_type, &[], inputs);
+    if let Some(Operation::Onnx { domain, .. }) = graph.nodes.last_mut().map(|node| &mut node.operation) {
+        FOREBAY.clone_into(domain);
+    }
+    output
+}
+
+#[test]
+fn statistics_can_stay_and_gradients_can_end() {
+    let mut graph = Graph::default();
+    let x = floats_in(&mut graph, "x", &[4, 2]);
+    let [scale, bias, mean, variance, behind] =
+        ["scale", "bias", "mean", "variance", "behind"].map(|name| Some(ones(&mut graph, name, &[2])));
+    let normalized = append_own(&mut graph, "BatchNormalization", &[Some(x), scale, bias, mean, variance]);
+    let product = append(&mut graph, "Mul", &[], &[Some(normalized), behind]);
+    let ended = append_own(&mut graph, "Identity", &[Some(product)]);
+    graph.outputs = vec![append(&mut graph, "Add", &[], &[Some(normalized), Some(ended)])];
+    let mut options = options(SGD);
+    options.loss = Loss::MeanSquaredError;
+    let training = training_graph(&graph, &options).unwrap();
+    assert_eq!(names(&training.graph, &training.parameters), ["scale", "bias"]);
+    assert!(training.running_statistics.is_empty() && !training.has_batch_statistics);
+    let used = kernels(&training.graph);
+    let count = |name: &str| used.iter().filter(|kernel| kernel.name() == name).count();
+    assert_eq!(count("BatchNormalizationTraining") + count("RunningStatistics"), 0);
+    lower(&training.graph, &training.parameters.iter().copied().collect()).unwrap().validate().unwrap();
 }
 
 #[test]

@@ -52,6 +52,12 @@ pub(super) fn append(
         Optimizer::Lion { .. } => rule.lion(),
         Optimizer::Lamb { .. } => rule.lamb(),
         Optimizer::Adafactor { .. } => rule.adafactor(),
+        Optimizer::DampedSgd { .. } => rule.damped_sgd(),
+        Optimizer::AmsGrad { decoupled, .. } => rule.ams_grad(decoupled),
+        Optimizer::AdaMax { .. } => rule.ada_max(),
+        Optimizer::NAdam { decoupled, .. } => rule.n_adam(decoupled),
+        Optimizer::RAdam { decoupled, .. } => rule.r_adam(decoupled),
+        Optimizer::Adadelta { .. } => rule.adadelta(),
         Optimizer::Sgd { .. } | Optimizer::Adam { .. } | Optimizer::Adam8Bit { .. } => {
             unreachable!("these are kernels")
         }
@@ -149,12 +155,119 @@ impl Rule<'_, '_, '_> {
         }
         let mut direction = self.by_root(gradient, squares, epsilon);
         if let Some(velocity) = velocity {
-            // momentum velocity + direction.
-            let lost = self.f.multiply(velocity, momentum_rest);
-            let change = self.f.subtract(direction, lost);
-            direction = self.f.add(velocity, change);
-            self.take(velocity, direction);
+            direction = self.kept(velocity, direction, momentum_rest);
         }
+        self.step(direction, rate);
+    }
+
+    /// Updates a state with old weight + new, given 1 - weight.
+    fn kept(&mut self, old: ValueId, new: ValueId, rest: ValueId) -> ValueId {
+        let lost = self.f.multiply(old, rest);
+        let change = self.f.subtract(new, lost);
+        let value = self.f.add(old, change);
+        self.take(old, value);
+        value
+    }
+
+    fn damped_sgd(&mut self) {
+        let &[rate, momentum_rest, taken, decay] = self.numbers else { unreachable!("four numbers") };
+        let shape = self.shape();
+        let velocity = self.state("velocity", &shape);
+        let gradient = self.penalized(decay);
+        let gradient = self.f.multiply(gradient, taken);
+        let direction = self.kept(velocity, gradient, momentum_rest);
+        self.step(direction, rate);
+    }
+
+    /// Returns the gradient, with the L2 penalty unless decay is decoupled, and updates both moments with it.
+    fn moments(&mut self, [rest1, rest2, decay]: [ValueId; 3], decoupled: bool) -> [ValueId; 3] {
+        let shape = self.shape();
+        let (first, second) = (self.state("first_moment", &shape), self.state("second_moment", &shape));
+        let gradient = if decoupled { self.gradient } else { self.penalized(decay) };
+        let first = self.average(first, gradient, rest1);
+        let square = self.f.multiply(gradient, gradient);
+        let second = self.average(second, square, rest2);
+        [gradient, first, second]
+    }
+
+    /// Moves the parameter against a direction and, if decay is decoupled, lets it decay.
+    fn step_with_decay(&mut self, direction: ValueId, [rate, decay]: [ValueId; 2], decoupled: bool) {
+        let direction = if decoupled { self.decayed(direction, decay) } else { direction };
+        self.step(direction, rate);
+    }
+
+    fn ams_grad(&mut self, decoupled: bool) {
+        let &[rate, rest1, rest2, epsilon, decay, correction1, correction2] = self.numbers else {
+            unreachable!("seven numbers")
+        };
+        let [_, first, second] = self.moments([rest1, rest2, decay], decoupled);
+        let shape = self.shape();
+        let largest = self.state("largest_second_moment", &shape);
+        let second = self.f.binary(BinaryOp::Maximum, largest, second);
+        self.take(largest, second);
+        let (first, second) = (self.f.multiply(first, correction1), self.f.multiply(second, correction2));
+        let direction = self.by_root(first, second, epsilon);
+        self.step_with_decay(direction, [rate, decay], decoupled);
+    }
+
+    fn ada_max(&mut self) {
+        let &[rate, rest1, rest2, epsilon, decay] = self.numbers else { unreachable!("five numbers") };
+        let shape = self.shape();
+        let (first, largest) = (self.state("first_moment", &shape), self.state("largest_gradient", &shape));
+        let gradient = self.penalized(decay);
+        let first = self.average(first, gradient, rest1);
+        let size = self.f.unary(UnaryOp::Abs, gradient);
+        let size = self.f.add(size, epsilon);
+        // The larger of the size and what remains of the old one, as a change of the old one.
+        let lost = self.f.multiply(largest, rest2);
+        let lost = self.f.scaled(lost, -1.0);
+        let gained = self.f.subtract(size, largest);
+        let change = self.f.binary(BinaryOp::Maximum, gained, lost);
+        let value = self.f.add(largest, change);
+        self.take(largest, value);
+        let direction = self.f.divide(first, value);
+        self.step(direction, rate);
+    }
+
+    fn n_adam(&mut self, decoupled: bool) {
+        let &[rate, rest1, rest2, epsilon, decay, correction2, of_gradient, of_moment] = self.numbers else {
+            unreachable!("eight numbers")
+        };
+        let [gradient, first, second] = self.moments([rest1, rest2, decay], decoupled);
+        let second = self.f.multiply(second, correction2);
+        let (gradient, first) = (self.f.multiply(gradient, of_gradient), self.f.multiply(first, of_moment));
+        let sum = self.f.add(gradient, first);
+        let direction = self.by_root(sum, second, epsilon);
+        self.step_with_decay(direction, [rate, decay], decoupled);
+    }
+
+    fn r_adam(&mut self, decoupled: bool) {
+        let &[rate, rest1, rest2, epsilon, decay, by_root, by_one] = self.numbers else {
+            unreachable!("seven numbers")
+        };
+        let [_, first, second] = self.moments([rest1, rest2, decay], decoupled);
+        let divided = self.by_root(first, second, epsilon);
+        let (divided, whole) = (self.f.multiply(divided, by_root), self.f.multiply(first, by_one));
+        let direction = self.f.add(divided, whole);
+        self.step_with_decay(direction, [rate, decay], decoupled);
+    }
+
+    fn adadelta(&mut self) {
+        let &[rate, rest, epsilon, decay] = self.numbers else { unreachable!("four numbers") };
+        let shape = self.shape();
+        let (squares, steps) = (self.state("square_average", &shape), self.state("step_square_average", &shape));
+        let gradient = self.penalized(decay);
+        let square = self.f.multiply(gradient, gradient);
+        let squares = self.average(squares, square, rest);
+        let mut root = |squares: ValueId| {
+            let shifted = self.f.add(squares, epsilon);
+            self.f.unary(UnaryOp::Sqrt, shifted)
+        };
+        let (of_gradients, of_steps) = (root(squares), root(steps));
+        let ratio = self.f.divide(of_steps, of_gradients);
+        let direction = self.f.multiply(ratio, gradient);
+        let square = self.f.multiply(direction, direction);
+        self.average(steps, square, rest);
         self.step(direction, rate);
     }
 

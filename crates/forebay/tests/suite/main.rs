@@ -41,6 +41,7 @@ mod report;
 mod schedules;
 mod sharding;
 mod shown_gradients;
+mod simulated;
 mod sizes;
 mod spill;
 mod streams;

@@ -62,6 +62,53 @@ fn optimizer(name: &str) -> Optimizer {
             threshold: 1.5,
             weight_decay: 0.2,
         },
+        "damped_sgd" => Optimizer::DampedSgd { learning_rate: 0.05, momentum: 0.8, dampening: 0.4, weight_decay: 0.1 },
+        "ams_grad" | "ams_grad_w" => Optimizer::AmsGrad {
+            learning_rate: 0.05,
+            beta1: 0.8,
+            beta2: 0.5,
+            epsilon: 1e-3,
+            weight_decay: 0.1,
+            decoupled: name == "ams_grad_w",
+        },
+        "ada_max" => {
+            Optimizer::AdaMax { learning_rate: 0.05, beta1: 0.8, beta2: 0.5, epsilon: 1e-3, weight_decay: 0.1 }
+        }
+        "n_adam" => Optimizer::NAdam {
+            learning_rate: 0.05,
+            beta1: 0.8,
+            beta2: 0.95,
+            epsilon: 1e-3,
+            momentum_decay: 0.1,
+            weight_decay: 0.1,
+            decoupled: false,
+        },
+        "n_adam_w" => Optimizer::NAdam {
+            learning_rate: 0.05,
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            momentum_decay: 4e-3,
+            weight_decay: 0.1,
+            decoupled: true,
+        },
+        "r_adam" => Optimizer::RAdam {
+            learning_rate: 0.05,
+            beta1: 0.8,
+            beta2: 0.9,
+            epsilon: 1e-3,
+            weight_decay: 0.1,
+            decoupled: false,
+        },
+        "r_adam_w" => Optimizer::RAdam {
+            learning_rate: 0.01,
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            weight_decay: 0.1,
+            decoupled: true,
+        },
+        "adadelta" => Optimizer::Adadelta { learning_rate: 1.0, decay_rate: 0.8, epsilon: 1e-3, weight_decay: 0.1 },
         other => panic!("no optimizer for case '{other}' of the table; add it here"),
     }
 }
@@ -80,7 +127,7 @@ fn of_case(table: &Value, name: &str) -> Trainer {
 fn steps_are_those_of_pytorch() {
     let table = table();
     let cases = table["cases"].as_array().unwrap();
-    assert_eq!(cases.len(), 10);
+    assert_eq!(cases.len(), 19);
     for case in cases {
         let name = case["name"].as_str().unwrap();
         let mut trainer = of_case(&table, name);
@@ -101,7 +148,9 @@ fn steps_are_those_of_pytorch() {
 fn state_is_in_checkpoints_and_numbers_change_without_another_plan() {
     let table = table();
     let batches: Vec<_> = table["batches"].as_array().unwrap().iter().map(batch).collect();
-    for name in ["rmsprop_all", "adagrad_all", "lion_decay", "lamb_all", "adafactor_all"] {
+    for name in
+        ["rmsprop_all", "adagrad_all", "lion_decay", "lamb_all", "adafactor_all", "ams_grad", "n_adam", "adadelta"]
+    {
         let mut whole = of_case(&table, name);
         let plan = whole.plan().commands.len();
         let mut checkpoint = None;
@@ -156,9 +205,14 @@ fn budgets_keep_the_bits_of_every_optimizer() {
         let losses: Vec<u32> = (0..2).map(|_| trainer.step(batch.clone(), y.clone()).unwrap().loss.to_bits()).collect();
         (losses, everything(&trainer), trainer.statistics().clone())
     };
-    for (name, share) in
-        [("rmsprop_all", None), ("adagrad", Some(50.0)), ("lamb_all", None), ("adafactor_all", Some(60.0))]
-    {
+    for (name, share) in [
+        ("rmsprop_all", None),
+        ("adagrad", Some(50.0)),
+        ("lamb_all", None),
+        ("adafactor_all", Some(60.0)),
+        ("ams_grad", None),
+        ("ada_max", Some(60.0)),
+    ] {
         let (losses, values, statistics) = run(name, host(2).check(true));
         let size = share.map_or(MemorySize::Bytes(statistics.minimum_budget_bytes), MemorySize::Percent);
         let limited = run(name, host(2).simulate_device(size).check(true));

@@ -1,0 +1,443 @@
+"""What autograd does in a module and ONNX does not express: gradients that end, gradients that a module defines, and normalizations whose
+statistics stay as they are. While a module is traced, each is written in operators of the domain ``forebay``."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import linecache
+import os
+import sys
+from types import BuiltinMethodType, FrameType, FunctionType, MethodType
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, cast
+
+import torch
+import torch.utils.checkpoint
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree
+
+from ._torch_dropping import FUNCTIONS
+from .errors import Error
+
+# Parts of PyTorch have no types.
+_untyped: Any = torch
+_tree: Any = _pytree
+_batch_norm: Any = _untyped.nn.functional.batch_norm
+_OWN = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.abspath(__file__)) + os.sep)
+#: The names of functions that draw random numbers, apart from dropout.
+_RANDOM = frozenset(
+    [f"{name}{end}" for name in ("rand", "randn", "randint") for end in ("", "_like")]
+    + [f"{name}{end}" for name in ("bernoulli", "normal", "uniform", "exponential", "random", "geometric") for end in ("", "_")]
+    + ["multinomial", "poisson", "randperm", "gumbel_softmax"]
+)
+#: How ``Function.apply`` is defined.
+_APPLY: Any = vars(torch.autograd.Function)["apply"]
+
+
+class FinalError(Error):
+    """No exporter can write the module."""
+
+
+class _End(torch.autograd.Function):
+    """Marks a tensor through which no gradient passes."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        ctx.mark_non_differentiable(value)
+        return value.clone()
+
+    @staticmethod
+    def symbolic(graph: Any, value: Any) -> Any:
+        """Returns the node that marks it."""
+        return graph.op("forebay::Identity", value).setType(value.type())
+
+
+class _Normalization(torch.autograd.Function):
+    """Batch normalization in evaluation mode."""
+
+    @staticmethod
+    def forward(ctx: Any, *operands: Any) -> torch.Tensor:
+        x, weight, bias, mean, variance, epsilon = operands
+        return cast(torch.Tensor, _batch_norm(x, mean, variance, weight, bias, False, 0.0, epsilon))
+
+    @staticmethod
+    def symbolic(graph: Any, *operands: Any) -> Any:
+        """Returns the node of the normalization."""
+        return graph.op("forebay::BatchNormalization", *operands[:5], epsilon_f=operands[5]).setType(operands[0].type())
+
+
+class _Context:
+    """What the ``forward`` of an ``autograd.Function`` is given when it is called like any other function."""
+
+    def __init__(self, needs: Tuple[bool, ...]) -> None:
+        self.needs_input_grad = needs
+        self.saved_tensors: Tuple[Any, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        """Keeps tensors for ``backward``."""
+        self.saved_tensors = tensors
+
+    def mark_dirty(self, *_: Any) -> None:
+        """Means nothing here, like the following ones."""
+
+    def mark_non_differentiable(self, *_: Any) -> None:
+        """See :meth:`mark_dirty`."""
+
+    def set_materialize_grads(self, _: bool) -> None:
+        """See :meth:`mark_dirty`."""
+
+
+class Places:
+    """Where a module does what only one exporter can write."""
+
+    def __init__(self) -> None:
+        self._found: List[str] = []
+        #: Where it draws random numbers other than those of dropout.
+        self.draws: List[str] = []
+
+    def add(self, what: str) -> None:
+        """Adds the line of the module's code that is being run."""
+        self._found.append(f"{what} {place(_frame_of_the_module())}")
+
+    def refuse(self) -> None:
+        """Rejects the module if there are any.
+
+        Raises:
+            forebay.Error: There are.
+        """
+        if self._found:
+            raise FinalError(
+                f"the module {self._found[0]}, and uses operators that only PyTorch's newer exporter has, which cannot express this. Compute one of "
+                "the two outside the module"
+            )
+
+
+class _Watch(TorchFunctionMode):
+    """Sees every operation of a module that is traced."""
+
+    def __init__(self, trains: bool, places: Places) -> None:
+        super().__init__()
+        self._trains = trains
+        self._places = places
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
+        named = kwargs or {}
+        if not _untyped.jit.is_tracing():
+            return func(*args, **named)
+        if func is _batch_norm and self._trains:
+            func = self._normalize
+        elif isinstance(func, FunctionType):
+            func = FUNCTIONS.get(func, func)
+        elif getattr(func, "__self__", None) is torch.Tensor.data and func.__name__ == "__get__":
+            # The trace would hold the numbers of the example.
+            func = torch.Tensor.detach
+        if getattr(func, "__name__", "") in _RANDOM:
+            self._places.draws.append(place(_frame_of_the_module()))
+        target = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        before = None if target is None else traced(target)
+        given = [value for value in _tree.tree_leaves((args, named)) if isinstance(value, torch.Tensor) and value.requires_grad]
+        result = func(*args, **named)
+        if given:
+            found = [value for value in _tree.tree_leaves(result) if isinstance(value, torch.Tensor)]
+            if target is not None and traced(target) is not before and not any(value is target for value in found):
+                # It was changed in place.
+                found.append(target)
+            for value in found:
+                # A view that is made without gradients says that it requires one, but has no function for it.
+                has_gradient = value.requires_grad and (value.grad_fn is not None or any(value is one for one in given))
+                if not has_gradient and value.is_floating_point() and is_computed(value):
+                    self._end(value)
+        return result
+
+    def _end(self, value: torch.Tensor) -> None:
+        """Lets no gradient pass a tensor. It stays the same object, which others may share."""
+        self._places.add("lets no gradient pass")
+        marked = cast(Any, _End).apply(value)
+        _untyped._C._set_value_trace(value, traced(marked))
+
+    def _normalize(
+        self,
+        x: torch.Tensor,
+        mean: Optional[torch.Tensor],
+        variance: Optional[torch.Tensor],
+        weight: Optional[torch.Tensor] = None,
+        bias: Optional[torch.Tensor] = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Any:
+        if training or mean is None or variance is None:
+            return _batch_norm(x, mean, variance, weight, bias, training, momentum, eps)
+        self._places.add("normalizes with statistics that stay as they are")
+        weight = torch.ones_like(mean) if weight is None else weight
+        bias = torch.zeros_like(mean) if bias is None else bias
+        return cast(Any, _Normalization).apply(x, weight, bias, mean, variance, eps)
+
+
+class _Look(TorchFunctionMode):
+    """Sees what a module does that only one exporter can write, without an export."""
+
+    def __init__(self, trains: bool, places: Places) -> None:
+        super().__init__()
+        self._trains = trains
+        self._places = places
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
+        named = kwargs or {}
+        given = [value for value in _tree.tree_leaves((args, named)) if isinstance(value, torch.Tensor) and value.requires_grad]
+        result = func(*args, **named)
+        is_normalization = func is _batch_norm and self._trains
+        if is_normalization and not _training_of(*args, **named):
+            self._places.add("normalizes with statistics that stay as they are")
+        name = getattr(func, "__name__", "")
+        takes_values = not name.endswith("_like") and not name.startswith("new_")
+        for value in _tree.tree_leaves(result) if given and takes_values else ():
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and not value.requires_grad:
+                self._places.add("lets no gradient pass")
+        return result
+
+
+def _training_of(
+    x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5
+) -> bool:
+    """Returns whether batch normalization with these arguments uses the statistics of the batch."""
+    return training or mean is None
+
+
+def look(module: nn.Module, inputs: Tuple[Any, ...], trains: bool, places: Places) -> None:
+    """Runs a module and notes what the newer exporter cannot express."""
+    with torch.enable_grad(), _Look(trains, places):
+        module(*inputs)
+
+
+class _Draws(TorchFunctionMode):
+    """Sees where a module draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: List[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
+        if getattr(func, "__name__", "") in _RANDOM:
+            self.found.append(place(_frame_of_the_module()))
+        return func(*args, **(kwargs or {}))
+
+
+def drawn_only_in_training(module: nn.Module, inputs: Tuple[Any, ...], places: Places) -> Optional[str]:
+    """Puts a module in evaluation mode, and returns where it draws random numbers in training but not then."""
+    if not places.draws:
+        return None
+    module.eval()
+    draws = _Draws()
+    with torch.no_grad(), draws:
+        module(*inputs)
+    return next((each for each in places.draws if each not in draws.found), None)
+
+
+@contextlib.contextmanager
+def writing_gradients(module: nn.Module, trains: bool, places: Places) -> Iterator[None]:
+    """A context manager in which tracing a module also records where gradients end, and, if it ``trains``, which normalizations keep their
+    statistics. Gradients that the module defines are recorded as functions of its operations.
+
+    Raises:
+        forebay.Error: The module defines a gradient that cannot be recorded.
+    """
+    function: Any = torch.autograd.Function
+    function.apply = classmethod(_applied)
+    kept = _kept_applies(module)
+    for names, name, apply in kept:
+        names[name] = functools.partial(_applied, apply.__self__)
+    try:
+        with torch.enable_grad(), _Watch(trains, places):
+            yield
+    finally:
+        function.apply = _APPLY
+        for names, name, apply in kept:
+            names[name] = apply
+
+
+def _kept_applies(module: nn.Module) -> List[Tuple[Dict[str, Any], str, Any]]:
+    """Returns where a module or its source files keep ``apply`` of an ``autograd.Function`` under another name."""
+    parts = list(module.modules())
+    sources = {kind.__module__ for part in parts for kind in type(part).__mro__ if not kind.__module__.startswith("torch.")}
+    places = [vars(sys.modules[source]) for source in sorted(sources) if source in sys.modules]
+    places += [vars(part) for part in parts]
+
+    def is_apply(value: Any) -> bool:
+        # Other objects can be ones that import a package once they are looked at.
+        is_method = type(value) in (MethodType, BuiltinMethodType)
+        return is_method and value.__name__ == "apply" and isinstance(value.__self__, type(torch.autograd.Function))
+
+    return [(place, name, value) for place in places for name, value in place.items() if is_apply(value)]
+
+
+def traced(tensor: torch.Tensor) -> Any:
+    """Returns the value of the trace that stands for a tensor, or ``None`` if it has none."""
+    try:
+        return _untyped._C._get_value_trace(tensor)
+    except RuntimeError:
+        return None
+
+
+#: Trace nodes that query sizes, which each plan fixes, or that take nothing but the sizes of their operand.
+_SIZES = frozenset(
+    ["aten::size", "aten::dim", "aten::numel", "aten::len", "aten::_shape_as_tensor", "onnx::Shape", "prim::shape"]
+    + [f"aten::{name}_like" for name in ("zeros", "ones", "empty", "rand", "randn", "randint")]
+    + [f"aten::new_{name}" for name in ("zeros", "ones", "empty")]
+)
+
+
+def is_computed(tensor: torch.Tensor) -> bool:
+    """Returns whether a traced tensor is computed from the values, not just the sizes, of an input or a parameter."""
+    return any(value.node().kind() == "prim::Param" for value in _sources(tensor))
+
+
+def keep_input(result: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """Returns the result of a module that is traced, so that it depends on an input even if the module does not use it: exporters drop such
+    inputs."""
+    wanted = traced(given)
+    if wanted is None or traced(result) is None or any(value.unique() == wanted.unique() for value in _sources(result)):
+        return result
+    first = given.reshape(-1)[0]
+    return result + (first != first).to(result.dtype) * 0
+
+
+def _sources(tensor: torch.Tensor) -> Iterator[Any]:
+    """Returns the traced values of which a tensor is computed, except those of which it only has the sizes."""
+    values: List[Any] = [traced(tensor)]
+    seen = set()
+    while values:
+        value = values.pop()
+        if value is None or value.unique() in seen:
+            continue
+        seen.add(value.unique())
+        yield value
+        node = value.node()
+        if node.kind() != "prim::Param" and node.kind() not in _SIZES:
+            values.extend(node.inputs())
+
+
+def place(frame: Optional[FrameType]) -> str:
+    """Describes the source location of a frame."""
+    if frame is None:
+        return "in code that is not known"
+    code, line = frame.f_code, linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    return f"in {code.co_name}, {code.co_filename}, line {frame.f_lineno}" + (f" (`{line}`)" if line else "")
+
+
+def _frame_of_the_module() -> Optional[FrameType]:
+    """Returns the innermost frame that is neither PyTorch's nor ours."""
+    frame: Optional[FrameType] = sys._getframe(1)
+    while frame is not None and is_pytorchs_or_ours(frame):
+        frame = frame.f_back
+    return frame
+
+
+def is_pytorchs_or_ours(frame: FrameType) -> bool:
+    """Returns whether a frame belongs to PyTorch or to this package."""
+    return frame.f_code.co_filename.startswith(_OWN)
+
+
+def _needs_gradient(values: Any) -> bool:
+    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in _tree.tree_leaves(values))
+
+
+def _applied(kind: Any, *operands: Any, **named: Any) -> Any:
+    """Takes the place of the ``apply`` of every ``autograd.Function``."""
+
+    def apply(*given: Any) -> Any:
+        return _APPLY.__get__(None, kind)(*given, **named)
+
+    if kind is torch.utils.checkpoint.CheckpointFunction:
+        # It computes twice what it is given.
+        return operands[0](*operands[2:])
+    if not _untyped.jit.is_tracing() or hasattr(kind, "symbolic") or not torch.is_grad_enabled() or not _needs_gradient(operands):
+        return apply(*operands)
+    factors = _untraced(lambda: _factors(kind, apply, operands))
+    if factors is None:
+        return _forward(kind, operands)[0]
+    # The result has the gradients of products with factors that do not depend on anything.
+    with torch.no_grad():
+        result, context = _forward(kind, operands)
+        gradients = _backward(kind, context, torch.ones_like(result))
+    for operand, gradient, has_factor in zip(operands, gradients, factors):
+        if has_factor:
+            product = operand * gradient
+            result = result + (product - product.detach())
+    return result
+
+
+def _factors(kind: Any, apply: Callable[..., Any], operands: Tuple[Any, ...]) -> Optional[List[bool]]:
+    """Returns whether each operand has a gradient, if the gradients that a function defines are products with the gradient of its result, or
+    ``None`` if they are the gradients of its operations.
+
+    Raises:
+        forebay.Error: They are neither.
+    """
+
+    def given() -> Tuple[Any, ...]:
+        # A product, so that it can be changed in place.
+        is_float = [isinstance(each, torch.Tensor) and each.requires_grad for each in operands]
+        return tuple(each.detach().clone().requires_grad_() if is_one else each for each, is_one in zip(operands, is_float))
+
+    def gradients(run: Callable[..., Any], cotangents: Optional[List[torch.Tensor]] = None) -> Tuple[List[Any], List[torch.Tensor]]:
+        own = given()
+        result = run(*(each * 1 if isinstance(each, torch.Tensor) and each.requires_grad else each for each in own))
+        outputs = [each for each in _tree.tree_leaves(result) if isinstance(each, torch.Tensor) and each.requires_grad]
+        sources = [each for each in own if isinstance(each, torch.Tensor) and each.requires_grad]
+        cotangents = cotangents or [torch.randn_like(output) for output in outputs]
+        found = iter(torch.autograd.grad(outputs, sources, cotangents, allow_unused=True))
+        return [next(found) if isinstance(each, torch.Tensor) and each.requires_grad else None for each in own], cotangents
+
+    defined, cotangents = gradients(apply)
+    try:
+        computed, _ = gradients(lambda *own: _forward(kind, own)[0], cotangents)
+    except RuntimeError:
+        # Its operations have no gradient.
+        computed = [None] * len(defined)
+    if all(_is_close(one, other) for one, other in zip(defined, computed)):
+        return None
+    if len(cotangents) == 1 and isinstance(apply(*operands), torch.Tensor):
+        factors, _ = gradients(apply, [torch.ones_like(cotangents[0])])
+        shape = cotangents[0].shape
+        products = [None if each is None or each.shape != shape else each * cotangents[0] for each in factors]
+        if all(_is_close(one, other) for one, other in zip(defined, products)):
+            return [each is not None for each in factors]
+    raise FinalError(
+        f"the module defines the gradient of {kind.__name__}, {place(_frame_of_the_module())}, which is neither that of its operations nor the "
+        "gradient of its result times a factor for each element; an export cannot express it. Compute this part outside the module, or let "
+        "autograd compute its gradient"
+    )
+
+
+def _is_close(one: Optional[torch.Tensor], other: Optional[torch.Tensor]) -> bool:
+    if one is None or other is None:
+        return all(each is None or not bool(each.any()) for each in (one, other))
+    return one.shape == other.shape and bool(torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True))
+
+
+def _forward(kind: Any, operands: Tuple[Any, ...]) -> Tuple[Any, _Context]:
+    """Computes the result of an ``autograd.Function`` by its operations."""
+    context = _Context(tuple(isinstance(each, torch.Tensor) and each.requires_grad for each in operands))
+    if kind.setup_context is torch.autograd.Function.setup_context:
+        return kind.forward(context, *operands), context
+    result = kind.forward(*operands)
+    kind.setup_context(context, operands, result)
+    return result, context
+
+
+def _backward(kind: Any, context: _Context, cotangent: torch.Tensor) -> Tuple[Any, ...]:
+    gradients = kind.backward(context, cotangent)
+    return gradients if isinstance(gradients, tuple) else (gradients,)
+
+
+def _untraced(compute: Callable[[], Any]) -> Any:
+    """Computes something that is not part of the trace."""
+    state = _untyped._C._get_tracing_state()
+    _untyped._C._set_tracing_state(None)
+    try:
+        return compute()
+    finally:
+        _untyped._C._set_tracing_state(state)
+
