@@ -5,62 +5,29 @@ Requires PyTorch (``pip install forebay[torch]``), which ``import forebay.torch`
 
 from __future__ import annotations
 
-import inspect
-import mmap
-import os
-import shutil
-import tempfile
 import warnings
-import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
 from torch import nn
-from torch.utils import _pytree
 
-from . import _losses, _plan
-from ._losses import Loss, OutputLoss, loss_named
+from . import _plan
 from ._optimizers import SGD, Adam8bit, AdamW8bit, NAdam, Optimizer, optimizer_named
 from ._options import EngineOptions, PathLike, Size
-from ._torch_dropping import paths_drop
-from ._torch_embeddings import padding_rows_stay
 from ._recipe import ParameterGroup, Schedule
-from ._torch_gradients import FinalError, Places, drawn_only_in_training, keep_input, look, writing_gradients
-from ._torch_module import (
-    CompiledModule,
-    add_counts,
-    changed_buffers,
-    compile,
-    refuse_changed,
-    refuse_other_changes,
-    refuse_others,
-    refuse_parts,
-)
+from ._torch_export import Export, LossLike, OptimizerLike
+from ._torch_module import CompiledModule, add_counts, compile, refuse_changed
 from ._torch_optimizers import QUANTIZED_MIN, counts_steps, momentum_product, of_torch, states, steps_done, to_torch
-from ._torch_tracing import exporting, one_way
 from ._trainer import Trainer as _Trainer
 from ._windows import Windows
 from .errors import Error, InvalidArgument
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-    from typing_extensions import TypeAlias, Unpack
-
-#: A Forebay loss by name or value, ``nn.CrossEntropyLoss``, ``nn.MSELoss``, or any function of outputs and labels.
-LossLike: TypeAlias = "Union[str, Loss, nn.Module, Callable[..., torch.Tensor]]"
-#: A Forebay optimizer by name or value, or a ``torch.optim`` optimizer over the module's parameters (:class:`Trainer`).
-OptimizerLike: TypeAlias = "Union[None, str, Optimizer, torch.optim.Optimizer]"
+    from typing_extensions import Unpack
 
 # Parts of PyTorch have no types.
 _untyped: Any = torch
-_tree: Any = _pytree
-_OPSET = 18
-_OUTPUT = "output"
-_LABELS = "labels"
-# Losses that become Forebay's own.
-_CONVERTED = (nn.CrossEntropyLoss, nn.MSELoss, nn.L1Loss, nn.HuberLoss, nn.SmoothL1Loss, nn.BCEWithLogitsLoss, nn.KLDivLoss)
-_T = TypeVar("_T")
 
 
 class Trainer(_Trainer):
@@ -143,7 +110,7 @@ class Trainer(_Trainer):
             decay = decay or "all"
         else:
             named = optimizer_named(optimizer, learning_rate)
-        export = _Export(module, example_inputs, loss, example_labels)
+        export = Export(module, example_inputs, loss, example_labels)
         self._export = export
         patterns = [freeze] if isinstance(freeze, str) else list(freeze)
         begin = super().__init__
@@ -462,7 +429,7 @@ def plan(
     (True, True)
     """
     ours = of_torch(optimizer)[0] if isinstance(optimizer, torch.optim.Optimizer) else optimizer
-    export = _Export(module, example_inputs, loss, example_labels)
+    export = Export(module, example_inputs, loss, example_labels)
     return export.first_that(
         lambda path: _plan.plan(
             path,
@@ -488,335 +455,6 @@ def _tensor(array: "np.ndarray[Any, Any]") -> torch.Tensor:
         array = array.astype(np.float32)
     tensor: torch.Tensor = _untyped.from_numpy(array)
     return tensor
-
-
-class _Wrapper(nn.Module):
-    """A wrapper whose parameters and buffers have the names that they have in the module."""
-
-    module: nn.Module
-
-    def state_dict(self, *arguments: Any, **named: Any) -> Any:
-        """Returns what the exporter takes names from."""
-        return self.module.state_dict(*arguments, **named)
-
-
-class _InOrder(_Wrapper):
-    """A wrapper without optional inputs, which the exporter would add as tensors."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *inputs: Any) -> Any:
-        return self.module(*inputs)
-
-
-class _ByName(_Wrapper):
-    """A wrapper that takes a module's inputs in order and passes them on by name."""
-
-    def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
-        super().__init__()
-        self.module = module
-        self.names = list(names)
-
-    def forward(self, *inputs: Any) -> Any:
-        return self.module(**dict(zip(self.names, inputs)))
-
-
-def _refuse_narrow(module: nn.Module) -> None:
-    """Rejects trainable parameters that are not float32."""
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad and parameter.dtype != torch.float32:
-            kind = str(parameter.dtype).rpartition(".")[2]
-            raise InvalidArgument(
-                f"'{name}' is {kind}, but trained parameters must be float32; convert the module (module.float()), or for 16-bit computation "
-                "with float32 parameters pass precision='bf16' to the Trainer"
-            )
-
-
-def _order(module: nn.Module, inputs: Mapping[str, Any]) -> List[str]:
-    """Returns the names of inputs in the order of the module's ``forward``."""
-    taken = sorted({_OUTPUT, _LABELS} & set(inputs))
-    if taken or not inputs:
-        raise InvalidArgument(f"an input cannot be named '{taken[0]}' here; pass the inputs in order" if taken else "there are no example inputs")
-    known = list(inspect.signature(module.forward).parameters)
-    return sorted(inputs, key=lambda name: known.index(name) if name in known else len(known))
-
-
-class _WithLoss(_Wrapper):
-    """A module and its loss, whose tensors are constants."""
-
-    def __init__(self, module: nn.Module, loss: Callable[..., torch.Tensor]) -> None:
-        super().__init__()
-        self.module = module
-        self.loss = loss
-
-    def forward(self, *arguments: Any) -> torch.Tensor:
-        *inputs, labels = arguments
-        return keep_input(self.loss(self.module(*inputs), labels), labels)
-
-
-class _Folder:
-    """The folder of an export, which is read for as long as the trainer exists, and the names in the export."""
-
-    def __init__(self) -> None:
-        folder = tempfile.mkdtemp(prefix="forebay-")
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self.path = os.path.join(folder, "module.onnx")
-        self.names: "frozenset[str]" = frozenset()
-
-
-class _Export:
-    """The export of a module to ONNX."""
-
-    def __init__(
-        self, module: nn.Module, example_inputs: Any, loss: LossLike, example_labels: Optional[torch.Tensor]
-    ) -> None:
-        refuse_others(module)
-        refuse_parts(module)
-        self.folder = _Folder()
-        #: What names in the latest export begin with, before those of the module.
-        self.prefix = ""
-        #: The buffers that a call of the module changes, by their names in the module.
-        self.changed: List[str] = []
-        #: By how much a call raises counters of batches, by their names in the module.
-        self.counts: Dict[str, int] = {}
-        self._places = Places()
-        self._drawn: Optional[str] = None
-        self._own = self._module = module
-        _refuse_narrow(module)
-        if not isinstance(example_inputs, (torch.Tensor, tuple, list, Mapping)):
-            kind = type(example_inputs).__name__
-            raise InvalidArgument(f"example inputs must be a tensor, a tuple of tensors, or a dictionary of tensors by name, not {kind}")
-        inputs: Tuple[Any, ...] = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
-        if isinstance(example_inputs, Mapping):
-            self._names = _order(module, example_inputs)
-            inputs = tuple(example_inputs[name] for name in self._names)
-            self._module = _ByName(module, self._names)
-        else:
-            self._names = _input_names(module, len(inputs))
-            if len(inspect.signature(module.forward).parameters) > len(inputs):
-                self._module = _InOrder(module)
-        for name, value in zip(self._names, inputs):
-            if not isinstance(value, torch.Tensor):
-                raise InvalidArgument(f"example inputs must be tensors, but '{name}' is {type(value).__name__}; bind it to the module first")
-        self._inputs = inputs
-        ours = _loss(loss, example_labels)
-        if ours is None:
-            if example_labels is None:
-                raise InvalidArgument("this loss is exported with the module; pass example_labels, too")
-            function: Any = loss
-            if isinstance(loss, nn.Module) and any(each.requires_grad for each in loss.parameters()):
-                names = ", ".join(name for name, each in loss.named_parameters() if each.requires_grad)
-                raise InvalidArgument(f"the loss has parameters of its own ({names}); make it a part of the module, or freeze them")
-            self._module = _WithLoss(self._module, function)
-            self._inputs = (*inputs, example_labels)
-            self._names = [*self._names, _LABELS]
-            ours = OutputLoss(_LABELS)
-        self.loss: Loss = ours
-        sizes = {int(value.shape[0]) if value.dim() else 0 for value in self._inputs}
-        self._wrappers = [each for each in self._module.modules() if isinstance(each, _Wrapper)]
-        self.batch_size: Optional[int] = sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
-
-    def first_that(self, make: Callable[[str], _T]) -> _T:
-        """Exports the module in one way after the other until ``make`` succeeds with the path of the file, and returns its result.
-
-        Raises:
-            forebay.Error: No way succeeds; this is the error of the first.
-        """
-        first: Optional[Exception] = None
-        for attempt in self._attempts():
-            try:
-                return make(attempt())
-            except MemoryError:
-                raise
-            except Exception as error:
-                if self._is_final(error):
-                    raise error from first
-                first = first or error
-        if isinstance(first, Error):
-            raise first
-        raise Error(f"PyTorch cannot export the module: {first}") from first
-
-    def frozen(self, optimizer: OptimizerLike) -> List[str]:
-        """Returns the names in the latest export of parameters and buffers that are not trained."""
-        module = self._own
-        trains = {id(parameter) for parameter in module.parameters() if parameter.requires_grad}
-        if isinstance(optimizer, torch.optim.Optimizer):
-            has = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-            strangers = has - {id(parameter) for parameter in module.parameters()}
-            if strangers:
-                raise InvalidArgument(f"the optimizer has {len(strangers)} parameters that do not belong to the module")
-            trains &= has
-        named: List[Tuple[str, torch.Tensor]] = [*module.named_parameters(remove_duplicate=False)]
-        named += [(name, buffer) for name, buffer in module.named_buffers(remove_duplicate=False) if buffer.is_floating_point()]
-        names = [self.prefix + name for name, tensor in named if id(tensor) not in trains]
-        return [name for name in names if name in self.folder.names]
-
-    def _attempts(self) -> List[Callable[[], str]]:
-        """Returns ways to export, the best first; each returns the path of the file."""
-        ways: List[Callable[[], str]] = []
-        if self.batch_size is not None:
-            ways.append(lambda: self._write(dynamo=False, open_batch=True))
-        ways.append(lambda: self._write(dynamo=False, open_batch=False))
-        ways.append(lambda: self._write(dynamo=True, open_batch=False))
-        return ways
-
-    @staticmethod
-    def _is_final(error: Exception) -> bool:
-        """Returns whether no other way of exporting can help."""
-        return isinstance(error, (InvalidArgument, FinalError))
-
-    def _write(self, *, dynamo: bool, open_batch: bool) -> str:
-        module = self._module
-        keywords: Dict[str, Any] = {"dynamo": False, "do_constant_folding": False}
-        if dynamo:
-            # The exporter's optimizer would fuse batch normalizations into convolutions.
-            keywords = {"dynamo": True, "optimize": False, "verbose": False}
-        if "dynamo" not in inspect.signature(_untyped.onnx.export).parameters:
-            keywords.pop("dynamo")
-        if open_batch:
-            named = [*self._names] if isinstance(self.loss, OutputLoss) else [*self._names, _OUTPUT]
-            keywords["dynamic_axes"] = {name: {0: "batch"} for name in named}
-        # This exporter takes names from the attributes that lead to a tensor.
-        self.prefix = "module." * len(self._wrappers) if dynamo else ""
-        modes = [(each, each.training) for each in module.modules()]
-        kept = {name: buffer.detach().clone() for name, buffer in self._own.named_buffers()}
-        hooks: List[Any] = []
-        try:
-            with exporting(), padding_rows_stay(module), paths_drop(module):
-                # A wrapper in evaluation mode would merge parameters that happen to be equal.
-                for wrapper in self._wrappers:
-                    wrapper.training = True
-                if not any(each.training for each in self._own.modules()):
-                    module.train()
-                if not isinstance(self.loss, OutputLoss):
-                    hooks.append(module.register_forward_hook(self._refuse_several))
-                if dynamo:
-                    # This exporter does not run the module, so what a run changes is found here.
-                    look(module, self._inputs, True, self._places)
-                    self.changed, self.counts = changed_buffers(self._own, kept)
-
-                def write() -> None:
-                    _untyped.onnx.export(
-                        module,
-                        self._inputs,
-                        self.folder.path,
-                        training=torch.onnx.TrainingMode.PRESERVE,
-                        opset_version=_OPSET,
-                        input_names=self._names,
-                        output_names=[_OUTPUT],
-                        **keywords,
-                    )
-
-                if dynamo:
-                    refuse_other_changes(self.changed)
-                    self._places.refuse()
-                    write()
-                else:
-                    self._places = Places()
-                    with one_way(), writing_gradients(module, True, self._places):
-                        write()
-                self._drawn = drawn_only_in_training(module, self._inputs, self._places)
-        finally:
-            for hook in hooks:
-                hook.remove()
-            # Tracing runs the module once, which changes running statistics.
-            for each, training in modes:
-                each.training = training
-            if not dynamo:
-                self.changed, self.counts = changed_buffers(self._own, kept)
-            with torch.no_grad():
-                for name, buffer in self._own.named_buffers():
-                    buffer.copy_(kept[name])
-        tensors = [*self._own.named_parameters(remove_duplicate=False), *self._own.named_buffers(remove_duplicate=False)]
-        self.folder.names = _names_in(self.folder.path, [self.prefix + name for name, _ in tensors])
-        return self.folder.path
-
-    def refuse_evaluation(self) -> None:
-        """Rejects evaluation of a module that does something else in training, which the export repeats.
-
-        Raises:
-            forebay.InvalidArgument: It draws random numbers in training only.
-        """
-        if self._drawn is not None:
-            raise InvalidArgument(
-                f"the module draws random numbers {self._drawn}, in training mode only, but its export draws them always. Call write_back() and "
-                "evaluate or export the module itself; dropout and stochastic depth have no such limit"
-            )
-
-    def _refuse_several(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
-        """Rejects several outputs, because Forebay's losses take one."""
-        count = sum(isinstance(value, torch.Tensor) for value in _tree.tree_leaves(outputs))
-        if count > 1:
-            raise InvalidArgument(
-                f"the module returns {count} tensors ({type(outputs).__name__}), but this loss accepts only one; pass a loss that is a function of what the "
-                "module returns and of labels, and example_labels"
-            )
-
-
-def _names_in(path: str, names: Sequence[str]) -> "frozenset[str]":
-    """Returns which of these are names of initializers in an ONNX file: field 8 of a ``TensorProto``."""
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
-        return frozenset(name for name in names if contents.find(_name_field(name)) >= 0)
-
-
-def _name_field(name: str) -> bytes:
-    text = name.encode()
-    length, count = bytearray(), len(text)
-    while count >= 128:
-        length.append(count & 127 | 128)
-        count >>= 7
-    return bytes([8 << 3 | 2, *length, count]) + text
-
-
-def _input_names(module: nn.Module, count: int) -> List[str]:
-    """Returns the names of a module's inputs: those in its ``forward`` if each names a single argument."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = [each.name for each in inspect.signature(module.forward).parameters.values() if each.kind in kinds]
-    taken = {_OUTPUT, _LABELS}
-    if len(parameters) >= count and not taken & set(parameters[:count]):
-        return parameters[:count]
-    return [f"input_{index}" for index in range(count)]
-
-
-def _loss(loss: LossLike, labels: Optional[torch.Tensor]) -> Optional[Loss]:
-    """Returns the equivalent Forebay loss for labels like these, or ``None`` if there is none."""
-    if isinstance(loss, (str, *_losses.KINDS)):
-        return loss_named(loss)
-    # A subclass that computes something else is a function like any other.
-    for kind in _CONVERTED:
-        if isinstance(loss, kind) and any(getattr(type(loss), name) is not getattr(kind, name) for name in ("forward", "__call__")):
-            return None
-    if getattr(loss, "reduction", None) == "mean":
-        if isinstance(loss, nn.CrossEntropyLoss):
-            weights = _numbers(loss.weight)
-            if labels is not None and labels.is_floating_point():
-                return _losses.SoftCrossEntropy(1, weights, loss.label_smoothing)
-            return _losses.SoftmaxCrossEntropy(1, loss.ignore_index, weights, loss.label_smoothing)
-        if isinstance(loss, nn.MSELoss):
-            return _losses.MeanSquaredError()
-        if isinstance(loss, nn.L1Loss):
-            return _losses.MeanAbsoluteError()
-        if isinstance(loss, nn.HuberLoss):
-            return _losses.Huber(loss.delta)
-        if isinstance(loss, nn.SmoothL1Loss):
-            return _losses.SmoothL1(loss.beta)
-        if isinstance(loss, nn.BCEWithLogitsLoss) and loss.weight is None:
-            weight = loss.pos_weight
-            if weight is None or weight.numel() == 1:
-                return _losses.BinaryCrossEntropy(_numbers(weight))
-    if isinstance(loss, nn.KLDivLoss) and loss.reduction in ("mean", "batchmean"):
-        return _losses.KLDivergence(None, loss.log_target, loss.reduction == "mean")
-    return None
-
-
-def _numbers(weights: Optional[torch.Tensor]) -> Tuple[float, ...]:
-    """Converts class weights."""
-    if weights is None:
-        return ()
-    flat: npt.NDArray[np.float64] = weights.detach().cpu().double().flatten().numpy()
-    return tuple(float(weight) for weight in flat)
 
 
 __all__ = ["CompiledModule", "Trainer", "compile", "plan"]

@@ -230,10 +230,10 @@ pub enum DataChangedKind {
 #[command(after_help = "DATA is one of:
 
   an .npz archive, a .safetensors file, or a folder of .npy files
-      arrays named like the model's inputs, with the labels in `y` or `labels`;
-      the first axis counts samples. Integers are converted to the input's type;
-      floating-point inputs are multiplied by --input-scale. A folder of .npz
-      files: a sample in each
+      arrays named like the model's inputs, the labels in `y` or `labels`, or in
+      the only other one; the first axis counts samples. Integers are converted to
+      the input's type; floating-point inputs are multiplied by --input-scale. A
+      folder of .npz files: a sample in each
   a folder of NIfTI or NRRD volumes
       image and label files paired by name (t1_2mm.nii.gz and labels_2mm.nii.gz,
       case7_image.nii and case7_label.nii, or folders imagesTr and labelsTr),
@@ -418,7 +418,7 @@ Examples:
   forebay plan model.onnx --train --simulate-device 50% --commands | less
   # For a machine that you do not have.
   forebay plan model.onnx --train --machine laptop-8gb
-  forebay plan model.onnx --train --machine h200 --ranks 64 --network infiniband-200g --simulate
+  forebay plan model.onnx --train --machine h200 --ranks 64 --simulate
   # With the durations that `train --save-costs costs.json` measured.
   forebay plan model.onnx --train --costs costs.json
 

@@ -1,5 +1,5 @@
 //! Data sets of arrays: an `.npz` archive, a `.safetensors` file, or a folder of `.npy` files, with arrays named like the model's inputs and
-//! labels named `y` or `labels`.
+//! labels named `y` or `labels`, or in the only array that is not an input.
 //!
 //! The first axis of every array counts the samples. Integers are converted to the input's type, and those that become floating-point
 //! numbers are multiplied by a scale. If the model itself has an input named `y`, the labels are named `labels`. Large arrays stay in their
@@ -19,10 +19,13 @@ use crate::error::DataError;
 use crate::image_set::one_each;
 use forebay_base::Tensor;
 
+/// The suffix of the array that holds the lengths of concatenated samples.
+pub(crate) const LENGTHS: &str = ".lengths";
+
 /// The arrays, in the types of the file. They are converted batch by batch.
 struct ArchiveSet {
     path: PathBuf,
-    label_name: &'static str,
+    label_name: String,
     inputs: Vec<Rows>,
     labels: Rows,
     label_origin: String,
@@ -66,16 +69,25 @@ pub fn open(path: &Path, requirements: &Requirements, held: HeldBytes) -> Result
         origins.push(origin);
     }
     let label_name = label_name(&arrays.names()?, requirements);
-    let (labels, label_origin) = load(&mut arrays, label_name, &requirements.label_shape)?;
+    let (labels, label_origin) = load(&mut arrays, &label_name, &requirements.label_shape)?;
     check_conversion(labels.ty().data_type, label_type(requirements), 1.0, &label_origin)?;
     let (path, requirements) = (path.to_path_buf(), requirements.clone());
     Ok(Box::new(ArchiveSet { path, label_name, inputs, labels, label_origin, origins, requirements }))
 }
 
-/// Returns `y` if there is an array of this name that is not an input, and `labels` otherwise.
-pub(crate) fn label_name(names: &[String], requirements: &Requirements) -> &'static str {
+/// Returns the name of the array of labels: `y` or `labels`, or that of the only array that is not an input.
+pub(crate) fn label_name(names: &[String], requirements: &Requirements) -> String {
     let is_input = |name: &str| requirements.inputs.iter().any(|input| input.name == name);
-    if !is_input("y") && (names.iter().any(|name| name == "y") || is_input("labels")) { "y" } else { "labels" }
+    let others: Vec<&str> =
+        names.iter().map(String::as_str).filter(|name| !is_input(name) && !name.ends_with(LENGTHS)).collect();
+    let name = match others[..] {
+        _ if others.contains(&"y") => "y",
+        _ if others.contains(&"labels") => "labels",
+        [only] => only,
+        _ if is_input("labels") && !is_input("y") => "y",
+        _ => "labels",
+    };
+    name.to_owned()
 }
 
 pub(crate) fn label_type(requirements: &Requirements) -> DataType {
@@ -98,7 +110,7 @@ pub(crate) fn scale_for(wanted: DataType, scale: f64) -> f64 {
 
 impl Source for ArchiveSet {
     fn description(&self) -> Result<Description, DataError> {
-        let names = self.requirements.inputs.iter().map(|input| input.name.as_str()).chain([self.label_name]);
+        let names = self.requirements.inputs.iter().map(|input| input.name.as_str()).chain([&*self.label_name]);
         let arrays = self.inputs.iter().chain([&self.labels]);
         let files: Vec<PathBuf> = match self.path.is_dir() {
             true => names.clone().map(|name| self.path.join(format!("{name}.npy"))).collect(),
@@ -174,7 +186,7 @@ mod tests {
     #[test]
     fn integers_become_scaled_inputs_and_labels_become_int64() {
         let (x, y) = (bytes(&[3, 1, 2], &[0, 1, 2, 3, 4, 5]), bytes(&[3], &[7, 8, 9]));
-        for label_name in ["y", "labels"] {
+        for label_name in ["y", "labels", "category"] {
             let mut set = opened(&[("x", &x), (label_name, &y)], &requirements()).unwrap();
             assert_eq!(set.sample_count(), 3);
             let batch = set.batch(&[2, 0]).unwrap();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_base::{DataType, Tensor};
 
-use crate::archive_set::{check_conversion, label_name, label_type, scale_for};
+use crate::archive_set::{LENGTHS, check_conversion, label_name, label_type, scale_for};
 use crate::array_rows::Rows;
 use crate::arrays::{Arrays, HeldBytes, is_safetensors};
 use crate::convert::convert;
@@ -19,9 +19,6 @@ use crate::digest::{Digest, WHOLE_BYTES_MAX};
 use crate::error::DataError;
 use crate::names::files_with;
 use crate::npz::Archive;
-
-/// The suffix of the array that holds the lengths of concatenated samples.
-const LENGTHS: &str = ".lengths";
 
 /// Sizes that can differ from sample to sample.
 ///
@@ -71,7 +68,7 @@ struct RaggedSet {
     samples: Samples,
     requirements: Requirements,
     free: FreeSizes,
-    label_name: &'static str,
+    label_name: String,
     /// For each sample, the shape of each input.
     shapes: Vec<Vec<Vec<u64>>>,
     /// For each axis of the labels, the input and its axis whose size it has in every sample.
@@ -159,7 +156,7 @@ pub fn open(
         samples,
         requirements: requirements.clone(),
         free: free.clone(),
-        label_name: "labels",
+        label_name: "labels".to_owned(),
         shapes: Vec::new(),
         ties: Vec::new(),
     };
@@ -183,7 +180,7 @@ pub fn open(
             check_conversion(data_type, input.data_type, requirements.input_scale, &origin)?;
             shapes.push(shape);
         }
-        let (data_type, shape, origin) = set.ty(sample, set.label_name)?;
+        let (data_type, shape, origin) = set.ty(sample, &set.label_name)?;
         if shape.len() != requirements.label_shape.len() {
             let expected = format!("{} axes", requirements.label_shape.len());
             return Err(DataError::Shape { origin, found: shape, expected });
@@ -217,7 +214,7 @@ fn joined(path: &Path, requirements: &Requirements, mut held: HeldBytes) -> Resu
     let labels = label_name(&archive.names(), requirements);
     let mut arrays = BTreeMap::new();
     let mut count: Option<u64> = None;
-    for name in requirements.inputs.iter().map(|input| input.name.as_str()).chain([labels]) {
+    for name in requirements.inputs.iter().map(|input| input.name.as_str()).chain([&*labels]) {
         let (array, origin) = (Arrays::open(path)?.rows(name, held)?, archive.origin(name));
         held = held.without(array.held_bytes());
         let shape = array.ty().shape;
@@ -361,7 +358,7 @@ impl RaggedSet {
 
     /// Returns the labels of a sample, padded to the sizes of the batch.
     fn labels(&self, sample: u64, labels: Tensor, targets: &[Vec<u64>]) -> Result<Tensor, DataError> {
-        let origin = self.origin(sample, self.label_name);
+        let origin = self.origin(sample, &self.label_name);
         let labels = convert(labels, label_type(&self.requirements), 1.0, &origin)?;
         let size = |(axis, &own): (usize, &u64)| self.ties[axis].map_or(own, |(i, of)| targets[i][of]);
         let shape: Vec<u64> = labels.shape().iter().enumerate().map(size).collect();
@@ -413,7 +410,7 @@ fn padded(tensor: &Tensor, shape: &[u64], fill: &[u8], origin: &str) -> Result<T
 impl Source for RaggedSet {
     fn description(&self) -> Result<Description, DataError> {
         let mut tensors = Vec::new();
-        let names = self.requirements.inputs.iter().map(|input| input.name.as_str()).chain([self.label_name]);
+        let names = self.requirements.inputs.iter().map(|input| input.name.as_str()).chain([&*self.label_name]);
         for name in names {
             let (data_type, shape, _) = self.ty(0, name)?;
             tensors.push(format!("{}, the first one", described(name, data_type, &shape)));
@@ -438,7 +435,7 @@ impl Source for RaggedSet {
     fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError> {
         let targets = self.targets(samples)?;
         let inputs = &self.requirements.inputs;
-        let names: Vec<&str> = inputs.iter().map(|input| input.name.as_str()).chain([self.label_name]).collect();
+        let names: Vec<&str> = inputs.iter().map(|input| input.name.as_str()).chain([&*self.label_name]).collect();
         let (mut columns, mut labels) = (vec![Vec::new(); inputs.len()], Vec::new());
         for &sample in samples {
             let mut arrays = self.read(sample, &names)?;
@@ -458,7 +455,7 @@ impl Source for RaggedSet {
         };
         let named =
             inputs.iter().zip(&columns).map(|(input, column)| Ok((input.name.clone(), stacked(column, &input.name)?)));
-        Ok(Batch { inputs: named.collect::<Result<_, DataError>>()?, labels: stacked(&labels, self.label_name)? })
+        Ok(Batch { inputs: named.collect::<Result<_, DataError>>()?, labels: stacked(&labels, &self.label_name)? })
     }
 
     fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {
@@ -472,7 +469,7 @@ impl Source for RaggedSet {
                 }
                 for sample in samples {
                     let inputs = self.requirements.inputs.iter().map(|input| input.name.as_str());
-                    let names: Vec<&str> = inputs.chain([self.label_name]).collect();
+                    let names: Vec<&str> = inputs.chain([&*self.label_name]).collect();
                     for array in self.read(sample, &names)? {
                         digest.add_rows(&Tensor::stack(&[&array]).expect("one tensor"), 0..1);
                     }
