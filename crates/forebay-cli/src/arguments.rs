@@ -231,9 +231,9 @@ pub enum DataChangedKind {
 
   an .npz archive, a .safetensors file, or a folder of .npy files
       arrays named like the model's inputs, the labels in `y` or `labels`, or in
-      the only other one; the first axis counts samples. Integers are converted to
-      the input's type; floating-point inputs are multiplied by --input-scale. A
-      folder of .npz files: a sample in each
+      the only other one; the first axis counts samples. Integers are converted
+      to the input's type; floating-point inputs are multiplied by
+      --input-scale. A folder of .npz files: a sample in each
   a folder of NIfTI or NRRD volumes
       image and label files paired by name (t1_2mm.nii.gz and labels_2mm.nii.gz,
       case7_image.nii and case7_label.nii, or folders imagesTr and labelsTr),
