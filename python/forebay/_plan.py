@@ -265,7 +265,7 @@ class Plan:
         return offers[0] if offers else None
 
     def simulate(
-        self, ranks: int, *, network: Optional[str] = None, slow: Optional[Mapping[int, float]] = None
+        self, ranks: int, *, network: Optional[str] = None, shard: Optional[str] = None, slow: Optional[Mapping[int, float]] = None
     ) -> SimulatedStep:
         """Plans the same step for several processes that share each batch, and simulates all of them together.
 
@@ -273,6 +273,7 @@ class Plan:
             ranks: The number of processes.
             network: The network between them: ``"infiniband-200g"``, or a speed and a latency such as ``"3GB/s,20us"``. The default is that
                 of the machine, or ``"ethernet-10g"``.
+            shard: Each process keeps only a slice of the optimizer's ``"state"``, also of ``"gradients"``, or also of ``"parameters"``.
             slow: How many times as long as planned the kernels of a process take, by rank.
 
         Raises:
@@ -284,7 +285,7 @@ class Plan:
         >>> uneven.seconds > even.seconds, uneven.slowest, uneven.ranks[0].waiting_seconds > 0
         (True, 1, True)
         """
-        return SimulatedStep(self._remake().simulate((ranks, network, dict(slow or {}))), self.seconds)
+        return SimulatedStep(self._remake().simulate((ranks, network, shard, dict(slow or {}))), self.seconds)
 
     def _remake(self) -> _Again:
         if self._again is None:
@@ -356,7 +357,7 @@ class _Again:
         planned = _forebay.plan(native_model(self._model), self._engine, self._sizes, self._training, title)
         return Plan(planned, self, f"{'training step' if self._training else 'run'} of {self._model.name}")
 
-    def simulate(self, processes: Tuple[int, Optional[str], Mapping[int, float]]) -> _forebay.SimulatedStep:
+    def simulate(self, processes: Tuple[int, Optional[str], Optional[str], Mapping[int, float]]) -> _forebay.SimulatedStep:
         return _forebay.SimulatedStep(native_model(self._model), self._engine, self._sizes, self._training, processes)
 
     def plan(

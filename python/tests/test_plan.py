@@ -35,11 +35,14 @@ def test_what_fits(digits: str) -> None:
 
 
 def test_processes_are_simulated_together(digits: str) -> None:
-    plan = forebay.plan(digits, optimizer="adam", batch_size=64, machine="h200", shard="parameters")
+    plan = forebay.plan(digits, optimizer="adam", batch_size=64, machine="h200")
     even = plan.simulate(4, network="infiniband-200g")
     assert len(even.ranks) == 4 and even.efficiency == even.speedup / 4 == plan.seconds / even.seconds / 4
     assert even.ranks[0].sent_bytes > 0 and "on 4 processes" in repr(even)
     assert plan.simulate(4, network="1GB/s,1ms").seconds > even.seconds
+    assert plan.simulate(4, network="infiniband-200g", shard="parameters").ranks[0].sent_bytes != even.ranks[0].sent_bytes
+    with pytest.raises(forebay.InvalidArgument, match="unknown kind of shard 'weights'; expected one of state, gradients, parameters"):
+        plan.simulate(2, shard="weights")
     uneven = plan.simulate(4, network="infiniband-200g", slow={2: 3.0})
     assert uneven.seconds > even.seconds and uneven.slowest == 2 and uneven.ranks[2].slowness == 3.0
     assert uneven.ranks[0].waiting_seconds > uneven.ranks[2].waiting_seconds

@@ -128,6 +128,12 @@ pub fn choice<T: Copy>(py: Python<'_>, what: &str, text: &str, table: &[(&str, T
     })
 }
 
+/// Returns the slices of training state that processes keep, by name.
+pub fn shard_of(py: Python<'_>, text: &str) -> PyResult<Shard> {
+    let shards = [("state", Shard::State), ("gradients", Shard::Gradients), ("parameters", Shard::Parameters)];
+    choice(py, "kind of shard", text, &shards)
+}
+
 /// Returns the row of a table with a given name, or `default` if no name is given.
 fn choice_or<T: Copy>(py: Python<'_>, what: &str, text: Option<&str>, table: &[(&str, T)], default: T) -> PyResult<T> {
     text.map_or(Ok(default), |text| choice(py, what, text, table))
@@ -150,8 +156,7 @@ fn engine_options(py: Python<'_>, given: Engine) -> PyResult<forebay::EngineOpti
     let has_processes = given.processes.is_some();
     let group = given.processes.map(|processes| processes.get().0.clone());
     device.processes = group.filter(|group| group.size() > 1);
-    let shards = [("state", Shard::State), ("gradients", Shard::Gradients), ("parameters", Shard::Parameters)];
-    let shard = given.shard.as_deref().map(|text| choice(py, "kind of shard", text, &shards)).transpose()?;
+    let shard = given.shard.as_deref().map(|text| shard_of(py, text)).transpose()?;
     if given.shard.is_some() && !has_processes {
         let reason =
             "shard applies to several processes; pass processes=forebay.Processes() as well, or leave out shard";

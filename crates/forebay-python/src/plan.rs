@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use forebay::{
     EngineOptions, Error, Explanation, MachineDescription, MemoryLimit, MemorySize, Network, Plan, PlanSearch, Ranks,
-    documents, format_bytes, memory_picture,
+    Shard, documents, format_bytes, memory_picture,
 };
 use pyo3::prelude::*;
 
 use crate::errors::exception;
 use crate::long_work::obeying_signals;
 use crate::model::Model;
-use crate::options::{Engine, Sizes, Training, session_options, trainer_options};
+use crate::options::{Engine, Sizes, Training, session_options, shard_of, trainer_options};
 
 /// A plan as passed to Python.
 #[derive(IntoPyObject)]
@@ -85,8 +85,8 @@ pub struct SimulatedStep(forebay::SimulatedStep);
 
 #[pymethods]
 impl SimulatedStep {
-    /// Plans a step of several processes (their number, the network between them, how many times as long as planned the kernels of some of
-    /// them take) and simulates all of them together.
+    /// Plans a step of several processes (their number, the network between them, the slices of training state that each keeps, how many
+    /// times as long as planned the kernels of some of them take) and simulates all of them together.
     #[new]
     fn new(
         py: Python<'_>,
@@ -94,9 +94,10 @@ impl SimulatedStep {
         engine: Engine,
         sizes: Sizes,
         training: Option<Training>,
-        processes: (usize, Option<String>, BTreeMap<usize, f64>),
+        processes: (usize, Option<String>, Option<String>, BTreeMap<usize, f64>),
     ) -> PyResult<SimulatedStep> {
-        let (count, network, slow) = processes;
+        let (count, network, shard, slow) = processes;
+        let shard = shard.map_or(Ok(Shard::default()), |text| shard_of(py, &text))?;
         let network = network.map(|text| text.parse::<Network>()).transpose();
         let network =
             network.map_err(|reason| exception(py, &Error::Option { reason: format!("network: {reason}") }))?;
@@ -104,13 +105,13 @@ impl SimulatedStep {
         let model = model.0.clone();
         let Some(training) = training else {
             let mut options = session_options(py, engine, sizes)?;
-            simulated(&mut options.engine, network);
+            simulated(&mut options.engine, network, shard);
             return obeying_signals(py, f64::INFINITY, move || {
                 Ok(SimulatedStep(forebay::Session::simulate(&model, &options, &ranks)?))
             });
         };
         let mut options = trainer_options(py, &model, engine, sizes, training)?;
-        simulated(&mut options.engine, network);
+        simulated(&mut options.engine, network, shard);
         obeying_signals(py, f64::INFINITY, move || {
             Ok(SimulatedStep(forebay::Trainer::simulate(&model, &options, &ranks)?))
         })
@@ -145,10 +146,10 @@ impl SimulatedStep {
 }
 
 /// Completes options for a simulation. A plan does not depend on how much memory is currently free.
-fn simulated(engine: &mut EngineOptions, network: Option<Network>) {
+fn simulated(engine: &mut EngineOptions, network: Option<Network>, shard: Shard) {
     engine.memory.memory_limit.get_or_insert(MemoryLimit::Unlimited);
     engine.planning.search = PlanSearch::Whole;
-    engine.device.network = network;
+    (engine.device.network, engine.device.shard) = (network, shard);
 }
 
 /// Returns the machines included in the library: key, description, bytes on the device, bytes on the host.
