@@ -364,7 +364,7 @@ def rows_of(arguments, name, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--forebay", metavar="PATH", default=os.path.join(recording.ROOT, "target", "release", "forebay"))
+    recording.add_program(parser)
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=list(architecture_models.NETWORKS), help="these networks only")
     parser.add_argument("--exporters", nargs="+", choices=EXPORTERS, default=EXPORTERS)
     parser.add_argument("--steps", type=int, default=3, help="steps of training, at least three [default: 3]")
@@ -383,8 +383,7 @@ def main():
         parser.error("--steps: the first step is not timed, and the second may be a smaller one, so at least three are needed")
     if arguments.reuse and not arguments.keep:
         parser.error("--reuse: name the folder of an earlier run with --keep")
-    if not os.access(arguments.forebay, os.X_OK):
-        parser.error(f"{arguments.forebay} is not a program; build it with `cargo build --release`, or name one with --forebay")
+    recording.check_program(parser, arguments.forebay)
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         for name in arguments.only or architecture_models.NETWORKS:

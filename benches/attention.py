@@ -159,7 +159,7 @@ def rows_of(arguments, length):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--forebay", metavar="PATH", default=os.path.join(recording.ROOT, "target", "release", "forebay"))
+    recording.add_program(parser)
     parser.add_argument("--lengths", type=int, nargs="+", default=[256, 512, 1024, 2048, 4096, 8192])
     parser.add_argument("--steps", type=int, default=6, help="steps of training, of which the first two do not count [default: 6]")
     parser.add_argument("--threads", type=int, default=2)

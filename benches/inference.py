@@ -152,7 +152,7 @@ def measure(name, arguments, programs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--forebay", metavar="PATH", default=os.path.join(recording.ROOT, "target", "release", "forebay"))
+    recording.add_program(parser)
     parser.add_argument("--before", metavar="PATH", help="an older build of the program, measured as well")
     parser.add_argument("--only", metavar="TEXT", help="networks with this in their names only")
     parser.add_argument("--batch", type=int, default=1, help="images or sequences per run [default: 1]")
@@ -166,8 +166,7 @@ def main():
         parser.error(f"--only {arguments.only}: no network's name contains it; the networks are {', '.join(NETWORKS)}")
     programs = {"before": arguments.before, "now": arguments.forebay} if arguments.before else {"now": arguments.forebay}
     for program in programs.values():
-        if not os.access(program, os.X_OK):
-            parser.error(f"{program} is not a program; build it with `cargo build --release`, or name one with --forebay")
+        recording.check_program(parser, program)
     rows, ratios = [], {runtime: [] for runtime in programs}
     for name in names:
         seconds, difference, other_work = measure(name, arguments, programs)

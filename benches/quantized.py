@@ -144,15 +144,14 @@ def time_peer(session, feeds, repeat):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--forebay", metavar="PATH", default=os.path.join(recording.ROOT, "target", "release", "forebay"))
+    recording.add_program(parser)
     parser.add_argument("--only", choices=MODELS, help="this model only")
     parser.add_argument("--rounds", type=int, default=5, help="how often both take turns [default: 5]")
     parser.add_argument("--repeat", type=int, default=5, help="timed runs of each turn [default: 5]")
     parser.add_argument("--threads", type=int, default=2)
     recording.add_output(parser)
     arguments = parser.parse_args()
-    if not os.access(arguments.forebay, os.X_OK):
-        parser.error(f"{arguments.forebay} is not a program; build it with `cargo build --release`, or name one with --forebay")
+    recording.check_program(parser, arguments.forebay)
     rows = []
     for name in [arguments.only] if arguments.only else MODELS:
         with tempfile.TemporaryDirectory() as folder:

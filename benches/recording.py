@@ -21,6 +21,17 @@ def add_output(parser):
                         help="write the record there, not to benches/results; /dev/null keeps no record")
 
 
+def add_program(parser):
+    """Adds the argument for the path of the program; `check_program` checks it."""
+    parser.add_argument("--forebay", metavar="PATH", default=os.path.join(ROOT, "target", "release", "forebay"))
+
+
+def check_program(parser, program):
+    """Ends with an error if a path is not that of a program."""
+    if not os.access(program, os.X_OK):
+        parser.error(f"{program} is not a program; build it with `cargo build --release`, or name one with --forebay")
+
+
 def column(name, unit=None, digits=None, statistic=None):
     """The description of a table column; the unit is None for text, counts and ratios."""
     described = {"name": name, "unit": unit, "digits": digits, "statistic": statistic}

@@ -111,7 +111,7 @@ def measure(arguments, folder, kind, inputs, states, directions, length, count):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--forebay", metavar="PATH", default=os.path.join(recording.ROOT, "target", "release", "forebay"))
+    recording.add_program(parser)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3, help="how often the programs take turns [default: 3]")
     parser.add_argument("--repeat", type=int, default=10, help="runs and steps of a round that count [default: 10]")

@@ -344,14 +344,13 @@ def row_of(arguments, network, tool, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--forebay", metavar="PATH", default=os.path.join(recording.ROOT, "target", "release", "forebay"))
+    recording.add_program(parser)
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=list(NETWORKS), help="these networks only")
     parser.add_argument("--tools", nargs="+", metavar="NAME", choices=list(TOOLS), help="these tools only")
     parser.add_argument("--threads", type=int, default=2)
     recording.add_output(parser)
     arguments = parser.parse_args()
-    if not os.access(arguments.forebay, os.X_OK):
-        parser.error(f"{arguments.forebay} is not a program; build it with `cargo build --release`, or name one with --forebay")
+    recording.check_program(parser, arguments.forebay)
     rows = []
     for network in arguments.only or NETWORKS:
         with tempfile.TemporaryDirectory() as source:

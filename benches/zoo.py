@@ -192,7 +192,7 @@ def measure(arguments, model, path, peer, exact_peer, scale):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--forebay", metavar="PATH", default=os.path.join(recording.ROOT, "target", "release", "forebay"))
+    recording.add_program(parser)
     parser.add_argument("--cache", metavar="FOLDER", help="keep wheels there [default: a temporary folder]")
     parser.add_argument("--only", metavar="TEXT", help="models with this in PACKAGE/PATH only")
     parser.add_argument("--repeat", type=int, default=3, help="timed runs without a limit [default: 3]")
@@ -210,8 +210,7 @@ def main():
         return
     if arguments.repeat < 1:
         parser.error("--repeat: at least one run is needed")
-    if not os.access(arguments.forebay, os.X_OK):
-        parser.error(f"{arguments.forebay} is not a program; build it with `cargo build --release`, or name one with --forebay")
+    recording.check_program(parser, arguments.forebay)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         cache = arguments.cache or os.path.join(folder, "wheels")

@@ -21,7 +21,7 @@ from ._optimizers import Optimizer
 from ._torch_dropping import paths_drop
 from ._torch_embeddings import padding_rows_stay
 from ._torch_gradients import FinalError, Places, drawn_only_in_training, keep_input, look, writing_gradients
-from ._torch_module import changed_buffers, refuse_other_changes, refuse_others, refuse_parts
+from ._torch_module import changed_buffers, is_training, refuse_other_changes, refuse_others, refuse_parts
 from ._torch_tracing import exporting, one_way
 from .errors import Error, InvalidArgument
 
@@ -243,7 +243,7 @@ class Export:
                 # A wrapper in evaluation mode would merge parameters that happen to be equal.
                 for wrapper in self._wrappers:
                     wrapper.training = True
-                if not any(each.training for each in self._own.modules()):
+                if not is_training(self._own):
                     module.train()
                 if not isinstance(self.loss, OutputLoss):
                     hooks.append(module.register_forward_hook(self._refuse_several))

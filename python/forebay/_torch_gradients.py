@@ -113,13 +113,17 @@ class Places:
             )
 
 
-class _Watch(TorchFunctionMode):
-    """Sees every operation of a module that is traced."""
+class _Noting(TorchFunctionMode):
+    """Sees every operation of a module, and notes what only one exporter can write."""
 
     def __init__(self, trains: bool, places: Places) -> None:
         super().__init__()
         self._trains = trains
         self._places = places
+
+
+class _Watch(_Noting):
+    """Sees a module that is traced."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
         named = kwargs or {}
@@ -136,7 +140,7 @@ class _Watch(TorchFunctionMode):
             self._places.draws.append(place(_frame_of_the_module()))
         target = args[0] if args and isinstance(args[0], torch.Tensor) else None
         before = None if target is None else traced(target)
-        given = [value for value in _tree.tree_leaves((args, named)) if isinstance(value, torch.Tensor) and value.requires_grad]
+        given = _with_gradient((args, named))
         result = func(*args, **named)
         if given:
             found = [value for value in _tree.tree_leaves(result) if isinstance(value, torch.Tensor)]
@@ -167,7 +171,7 @@ class _Watch(TorchFunctionMode):
         momentum: float = 0.1,
         eps: float = 1e-5,
     ) -> Any:
-        if training or mean is None or variance is None:
+        if mean is None or variance is None or _takes_statistics(x, mean, variance, weight, bias, training):
             return _batch_norm(x, mean, variance, weight, bias, training, momentum, eps)
         self._places.add("normalizes with statistics that stay as they are")
         weight = torch.ones_like(mean) if weight is None else weight
@@ -175,20 +179,15 @@ class _Watch(TorchFunctionMode):
         return cast(Any, _Normalization).apply(x, weight, bias, mean, variance, eps)
 
 
-class _Look(TorchFunctionMode):
-    """Sees what a module does that only one exporter can write, without an export."""
-
-    def __init__(self, trains: bool, places: Places) -> None:
-        super().__init__()
-        self._trains = trains
-        self._places = places
+class _Look(_Noting):
+    """Sees a module without an export."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
         named = kwargs or {}
-        given = [value for value in _tree.tree_leaves((args, named)) if isinstance(value, torch.Tensor) and value.requires_grad]
+        given = _with_gradient((args, named))
         result = func(*args, **named)
         is_normalization = func is _batch_norm and self._trains
-        if is_normalization and not _training_of(*args, **named):
+        if is_normalization and not _takes_statistics(*args, **named):
             self._places.add("normalizes with statistics that stay as they are")
         name = getattr(func, "__name__", "")
         takes_values = not name.endswith("_like") and not name.startswith("new_")
@@ -198,11 +197,11 @@ class _Look(TorchFunctionMode):
         return result
 
 
-def _training_of(
+def _takes_statistics(
     x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5
 ) -> bool:
-    """Returns whether batch normalization with these arguments uses the statistics of the batch."""
-    return training or mean is None
+    """Returns whether batch normalization with these arguments takes its statistics from the batch."""
+    return training or mean is None or variance is None
 
 
 def look(module: nn.Module, inputs: Tuple[Any, ...], trains: bool, places: Places) -> None:
@@ -339,8 +338,9 @@ def is_pytorchs_or_ours(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(_OWN)
 
 
-def _needs_gradient(values: Any) -> bool:
-    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in _tree.tree_leaves(values))
+def _with_gradient(values: Any) -> List[torch.Tensor]:
+    """Returns the tensors that require a gradient."""
+    return [value for value in _tree.tree_leaves(values) if isinstance(value, torch.Tensor) and value.requires_grad]
 
 
 def _applied(kind: Any, *operands: Any, **named: Any) -> Any:
@@ -352,7 +352,7 @@ def _applied(kind: Any, *operands: Any, **named: Any) -> Any:
     if kind is torch.utils.checkpoint.CheckpointFunction:
         # It computes twice what it is given.
         return operands[0](*operands[2:])
-    if not _untyped.jit.is_tracing() or hasattr(kind, "symbolic") or not torch.is_grad_enabled() or not _needs_gradient(operands):
+    if not _untyped.jit.is_tracing() or hasattr(kind, "symbolic") or not torch.is_grad_enabled() or not _with_gradient(operands):
         return apply(*operands)
     factors = _untraced(lambda: _factors(kind, apply, operands))
     if factors is None:
@@ -384,7 +384,7 @@ def _factors(kind: Any, apply: Callable[..., Any], operands: Tuple[Any, ...]) ->
     def gradients(run: Callable[..., Any], cotangents: Optional[List[torch.Tensor]] = None) -> Tuple[List[Any], List[torch.Tensor]]:
         own = given()
         result = run(*(each * 1 if isinstance(each, torch.Tensor) and each.requires_grad else each for each in own))
-        outputs = [each for each in _tree.tree_leaves(result) if isinstance(each, torch.Tensor) and each.requires_grad]
+        outputs = _with_gradient(result)
         sources = [each for each in own if isinstance(each, torch.Tensor) and each.requires_grad]
         cotangents = cotangents or [torch.randn_like(output) for output in outputs]
         found = iter(torch.autograd.grad(outputs, sources, cotangents, allow_unused=True))

@@ -192,7 +192,7 @@ class _Passes:
         self, module: nn.Module, call: _Call, inputs: Tuple[torch.Tensor, ...], engine: Dict[str, Any]
     ) -> None:
         self._engine = engine
-        self._training = _trains(module)
+        self._training = is_training(module)
         folder = tempfile.mkdtemp(prefix="forebay-")
         # Weights can be read from the file for as long as plans exist.
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -312,7 +312,7 @@ def _autocast() -> Tuple[Any, ...]:
     return cpu, _untyped.is_autocast_enabled() and _untyped.get_autocast_gpu_dtype()
 
 
-def _trains(module: nn.Module) -> bool:
+def is_training(module: nn.Module) -> bool:
     """Returns whether any part of a module is in training mode."""
     return any(each.training for each in module.modules())
 
@@ -364,7 +364,7 @@ class _Exported(NamedTuple):
 
 def _export(flat: _Flat, inputs: Tuple[Any, ...], names: List[str], path: str) -> _Exported:
     """Writes a module as ONNX. The module is left unchanged."""
-    trains = _trains(flat.module)
+    trains = is_training(flat.module)
     modes = [(each, each.training) for each in flat.modules()]
     kept = {name: buffer.detach().clone() for name, buffer in flat.named_buffers()}
     watched = tuple(value.detach().requires_grad_(value.requires_grad) for value in inputs)

@@ -259,41 +259,23 @@ pub fn optimizer(py: Python<'_>, given: &OptimizerGiven) -> PyResult<Optimizer> 
     let adam = |decoupled| Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled };
     let adam_8_bit = |decoupled| Optimizer::Adam8Bit { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled };
     let kinds = [
-        Optimizer::Sgd { learning_rate, momentum, nesterov, weight_decay },
-        adam(false),
-        adam(true),
-        adam_8_bit(false),
-        adam_8_bit(true),
-        Optimizer::RmsProp { learning_rate, decay_rate, epsilon, momentum, centered, weight_decay },
-        Optimizer::Adagrad { learning_rate, rate_decay, epsilon, weight_decay },
-        Optimizer::Lion { learning_rate, beta1, beta2, weight_decay },
-        Optimizer::Lamb { learning_rate, beta1, beta2, epsilon, weight_decay },
-        Optimizer::Adafactor { learning_rate, beta2_decay, epsilon, threshold, weight_decay },
-        Optimizer::DampedSgd { learning_rate, momentum, dampening, weight_decay },
-        Optimizer::AmsGrad { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled },
-        Optimizer::AdaMax { learning_rate, beta1, beta2, epsilon, weight_decay },
-        Optimizer::NAdam { learning_rate, beta1, beta2, epsilon, momentum_decay, weight_decay, decoupled },
-        Optimizer::RAdam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled },
-        Optimizer::Adadelta { learning_rate, decay_rate, epsilon, weight_decay },
+        ("sgd", Optimizer::Sgd { learning_rate, momentum, nesterov, weight_decay }),
+        ("adam", adam(false)),
+        ("adamw", adam(true)),
+        ("adam8bit", adam_8_bit(false)),
+        ("adamw8bit", adam_8_bit(true)),
+        ("rmsprop", Optimizer::RmsProp { learning_rate, decay_rate, epsilon, momentum, centered, weight_decay }),
+        ("adagrad", Optimizer::Adagrad { learning_rate, rate_decay, epsilon, weight_decay }),
+        ("lion", Optimizer::Lion { learning_rate, beta1, beta2, weight_decay }),
+        ("lamb", Optimizer::Lamb { learning_rate, beta1, beta2, epsilon, weight_decay }),
+        ("adafactor", Optimizer::Adafactor { learning_rate, beta2_decay, epsilon, threshold, weight_decay }),
+        ("dampedsgd", Optimizer::DampedSgd { learning_rate, momentum, dampening, weight_decay }),
+        ("amsgrad", Optimizer::AmsGrad { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled }),
+        ("adamax", Optimizer::AdaMax { learning_rate, beta1, beta2, epsilon, weight_decay }),
+        ("nadam", Optimizer::NAdam { learning_rate, beta1, beta2, epsilon, momentum_decay, weight_decay, decoupled }),
+        ("radam", Optimizer::RAdam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled }),
+        ("adadelta", Optimizer::Adadelta { learning_rate, decay_rate, epsilon, weight_decay }),
     ];
-    let names = [
-        "sgd",
-        "adam",
-        "adamw",
-        "adam8bit",
-        "adamw8bit",
-        "rmsprop",
-        "adagrad",
-        "lion",
-        "lamb",
-        "adafactor",
-        "dampedsgd",
-        "amsgrad",
-        "adamax",
-        "nadam",
-        "radam",
-        "adadelta",
-    ];
-    let names: Vec<(&str, usize)> = names.into_iter().enumerate().map(|(i, name)| (name, i)).collect();
-    Ok(kinds[choice(py, "optimizer", &given.kind, &names)?].clone())
+    let table = kinds.each_ref().map(|(name, kind)| (*name, kind));
+    choice(py, "optimizer", &given.kind, &table).cloned()
 }

@@ -50,8 +50,7 @@ pub fn plan(
     let model = model.0.clone();
     let Some(training) = training else {
         let mut options = session_options(py, engine, sizes)?;
-        options.engine.memory.memory_limit.get_or_insert(MemoryLimit::Unlimited);
-        options.engine.planning.search = PlanSearch::Whole;
+        only_planned(&mut options.engine);
         return obeying_signals(py, f64::INFINITY, move || {
             let session = forebay::Session::new(&model, &options)?;
             match (session.plan(), session.explain()) {
@@ -66,9 +65,7 @@ pub fn plan(
         });
     };
     let mut options = trainer_options(py, &model, engine, sizes, training)?;
-    // A plan does not depend on how much memory is currently free.
-    options.engine.memory.memory_limit.get_or_insert(MemoryLimit::Unlimited);
-    options.engine.planning.search = PlanSearch::Whole;
+    only_planned(&mut options.engine);
     obeying_signals(py, f64::INFINITY, move || {
         let trainer = forebay::Trainer::new(model, options)?;
         Ok(planned(trainer.plan(), &trainer.explain(), &title))
@@ -145,10 +142,15 @@ impl SimulatedStep {
     }
 }
 
-/// Completes options for a simulation. A plan does not depend on how much memory is currently free.
-fn simulated(engine: &mut EngineOptions, network: Option<Network>, shard: Shard) {
+/// Completes options for a plan that does not run: it does not depend on how much memory is currently free.
+fn only_planned(engine: &mut EngineOptions) {
     engine.memory.memory_limit.get_or_insert(MemoryLimit::Unlimited);
     engine.planning.search = PlanSearch::Whole;
+}
+
+/// Completes options for a simulation.
+fn simulated(engine: &mut EngineOptions, network: Option<Network>, shard: Shard) {
+    only_planned(engine);
     (engine.device.network, engine.device.shard) = (network, shard);
 }
 

@@ -149,8 +149,8 @@ pub struct SimulatedStep {
 struct Group {
     ranks: Vec<usize>,
     slowness: f64,
-    plan: Arc<Plan>,
-    costs: Arc<Costs>,
+    plan: Plan,
+    costs: Costs,
     times: Vec<(u64, u64)>,
 }
 
@@ -176,22 +176,15 @@ impl SimulatedStep {
             let Planned { plan, costs, sent_bytes: sent } = plan(machine)?;
             sent_bytes.push(sent);
             let slowness = ranks.slowness(rank);
-            let same = groups.iter().find(|group| *group.plan == plan && *group.costs == costs);
-            let shared = same.map(|group| (group.plan.clone(), group.costs.clone()));
-            let (plan, costs) = shared.unwrap_or_else(|| (Arc::new(plan), Arc::new(costs)));
-            let is_own = |group: &&mut Group| {
-                let has_plan = Arc::ptr_eq(&group.plan, &plan) && Arc::ptr_eq(&group.costs, &costs);
-                has_plan && group.slowness == slowness
-            };
+            let is_own = |group: &&mut Group| group.slowness == slowness && group.costs == costs && group.plan == plan;
             match groups.iter_mut().find(is_own) {
                 Some(group) => group.ranks.push(rank),
                 None => groups.push(Group { ranks: vec![rank], slowness, plan, costs, times: Vec::new() }),
             }
         }
-        let process = |group: &'_ Group| (group.plan.clone(), group.costs.clone(), group.slowness);
-        let all: Vec<_> = groups.iter().map(process).collect();
-        let all = all.iter().map(|(plan, costs, slowness)| Process { plan, costs, slowness: *slowness });
-        let predictions = simulate_together(&all.collect::<Vec<_>>())?;
+        let processes =
+            groups.iter().map(|Group { plan, costs, slowness, .. }| Process { plan, costs, slowness: *slowness });
+        let predictions = simulate_together(&processes.collect::<Vec<_>>())?;
         Ok(SimulatedStep::new(groups, predictions, &sent_bytes))
     }
 

@@ -519,7 +519,8 @@ fn numbers(optimizer: &Optimizer, step: u64) -> Vec<f32> {
             let taken = if step <= 1 { 1.0 } else { 1.0 - dampening };
             vec![rate, 1.0 - momentum, taken, decay]
         }
-        Optimizer::AmsGrad { learning_rate, beta1, beta2, epsilon, weight_decay, .. } => {
+        Optimizer::AmsGrad { learning_rate, beta1, beta2, epsilon, weight_decay, .. }
+        | Optimizer::Lamb { learning_rate, beta1, beta2, epsilon, weight_decay } => {
             let [rate, beta1, beta2, epsilon, decay] =
                 [learning_rate, beta1, beta2, epsilon, weight_decay].map(f64::from);
             vec![rate, 1.0 - beta1, 1.0 - beta2, epsilon, decay, correction(beta1, t), correction(beta2, t)]
@@ -555,11 +556,6 @@ fn numbers(optimizer: &Optimizer, step: u64) -> Vec<f32> {
         Optimizer::Lion { learning_rate, beta1, beta2, weight_decay } => {
             let [rate, beta1, beta2, decay] = [learning_rate, beta1, beta2, weight_decay].map(f64::from);
             vec![rate, 1.0 - beta1, 1.0 - beta2, decay]
-        }
-        Optimizer::Lamb { learning_rate, beta1, beta2, epsilon, weight_decay } => {
-            let [rate, beta1, beta2, epsilon, decay] =
-                [learning_rate, beta1, beta2, epsilon, weight_decay].map(f64::from);
-            vec![rate, 1.0 - beta1, 1.0 - beta2, epsilon, decay, correction(beta1, t), correction(beta2, t)]
         }
         Optimizer::Adafactor { learning_rate, beta2_decay, epsilon, threshold, weight_decay } => {
             let [rate, beta2_decay, least, threshold, decay] =

@@ -309,11 +309,7 @@ impl Rule<'_, '_, '_> {
         let &[rate, rest1, rest2, epsilon, decay, correction1, correction2] = self.numbers else {
             unreachable!("seven numbers")
         };
-        let shape = self.shape();
-        let (first, second) = (self.state("first_moment", &shape), self.state("second_moment", &shape));
-        let first = self.average(first, self.gradient, rest1);
-        let square = self.f.multiply(self.gradient, self.gradient);
-        let second = self.average(second, square, rest2);
+        let [_, first, second] = self.moments([rest1, rest2, decay], true);
         let (first, second) = (self.f.multiply(first, correction1), self.f.multiply(second, correction2));
         let direction = self.by_root(first, second, epsilon);
         let direction = self.decayed(direction, decay);

@@ -340,6 +340,7 @@ fn block(axes: &[Axis; 3], elements_max: usize, positions_max: usize) -> Option<
             height + rows.spread,
         ];
         let packed = factors.into_iter().fold(1, usize::saturating_mul);
+        // Among equals the deepest, which sees the weights most often.
         if best.is_none_or(|(least, _)| packed <= least) {
             best = Some((packed, [depth, height, width]));
         }
