@@ -111,6 +111,7 @@ pub mod quantization;
 mod recurrence;
 pub mod samples;
 mod summing;
+mod window;
 
 use std::fmt;
 
@@ -127,6 +128,7 @@ pub use summing::{
     ReductionBlock, Summing, add_statistics, check_group_size, reduction_block, reduction_block_of_channels,
     reduction_block_of_losses, reduction_block_rows, reduction_block_rows_of_image, sums_rows,
 };
+pub use window::{Convolution, Window, fills_vectors_with_channels};
 
 /// How a reduction combines elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,52 +187,6 @@ pub enum PoolOp {
         /// Whether padding counts in the divisor.
         count_include_pad: bool,
     },
-}
-
-/// A window that slides over the spatial dimensions: one entry per spatial dimension (1 to 3).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Window {
-    /// Extent in elements.
-    pub kernel: Vec<u64>,
-    /// Step in elements.
-    pub strides: Vec<u64>,
-    /// Distance between taps in elements.
-    pub dilations: Vec<u64>,
-    /// Padding before, in elements.
-    pub pads_begin: Vec<u64>,
-    /// Padding after, in elements. Sizes of outputs come from their descriptors; results depend on this only if a mean counts padding.
-    pub pads_end: Vec<u64>,
-}
-
-impl Window {
-    /// Whether windows can overlap, so that neighboring windows share elements.
-    ///
-    /// ```
-    /// use forebay_base::kernel::Window;
-    ///
-    /// let (dilations, pads) = (vec![1, 1], vec![0, 0]);
-    /// let (kernel, strides) = (vec![2, 2], vec![2, 2]);
-    /// let window = Window { kernel, strides, dilations, pads_begin: pads.clone(), pads_end: pads };
-    /// assert!(!window.overlaps());
-    /// assert!(Window { kernel: vec![2, 3], ..window }.overlaps());
-    /// ```
-    pub fn overlaps(&self) -> bool {
-        let reach = self
-            .kernel
-            .iter()
-            .zip(&self.dilations)
-            .map(|(&taps, &dilation)| (taps.max(1) - 1).saturating_mul(dilation));
-        reach.zip(&self.strides).any(|(reach, &stride)| reach >= stride)
-    }
-}
-
-/// A convolution; the forward pass and both gradients use the same description (that of the forward pass).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Convolution {
-    /// The sliding window.
-    pub window: Window,
-    /// Number of channel groups.
-    pub groups: u64,
 }
 
 /// The function applied to a result before it is written (set by fusion).

@@ -1,11 +1,14 @@
 //! Attention is recognized in the forms that exporters write, and only in those.
 
+use std::sync::Arc;
+
 use forebay_base::{DataType, Tensor};
 
-use super::{activations, attention, group_normalizations, normalizations};
+use super::{activations, attention, group_normalizations, normalizations, transposed_weights};
 use crate::context::NodeView;
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
 use crate::infer::infer_node;
+use crate::tensor::{Contents, FileRange, SourceFile};
 
 /// A graph built node by node.
 struct Writer(Graph);
@@ -265,6 +268,81 @@ fn normalizations_become_part_of_the_weights_before_them() {
     normalized("ConvTranspose", &[2, 4, 5, 5], &[4, 3, 2, 2], &[group(2)], |i| i / 24 * 3 + i / 4 % 3);
     normalized("Gemm", &[2, 4], &[4, 3], &[], |i| i % 3);
     normalized("Gemm", &[2, 4], &[3, 4], &[("transB", Attribute::Int(1))], |i| i / 4);
+}
+
+/// Returns the operators after weights were transposed, and the weights of the last one.
+fn with_transposed_weights(mut writer: Writer, y: ValueId) -> (Vec<String>, Tensor) {
+    writer.0.outputs.push(y);
+    transposed_weights(&mut writer.0, false);
+    let names = writer.0.nodes.iter().map(|node| node.operation.name().to_string()).collect();
+    let weights = writer.0.nodes.last().and_then(|node| node.inputs[1]).unwrap();
+    (names, writer.0.initializers[&weights].to_tensor().unwrap())
+}
+
+#[test]
+fn weights_of_products_and_of_convolutions_of_few_positions_are_transposed() {
+    let values: Vec<f32> = (0..32 * 320).map(|i| i as f32).collect();
+    let transposed: Vec<f32> = (0..320).flat_map(|column| (0..32).map(move |row| (row * 320 + column) as f32)).collect();
+    let weights = |writer: &mut Writer, shape: &[u64]| {
+        let id = writer.0.add_initializer("weights", Tensor::from_f32(shape, &values));
+        writer.0.constants.insert(id);
+        id
+    };
+    // By positions of an image, step and whether the weights have another use: whether they are transposed.
+    for (plane, step, is_shared, expected) in
+        [(7, 1, false, true), (40, 1, false, false), (7, 2, false, false), (7, 1, true, false)]
+    {
+        let mut writer = Writer::new();
+        let x = writer.input("x", DataType::Float32, &[1, 320, plane, plane]);
+        let weights = weights(&mut writer, &[32, 320, 1, 1]);
+        if is_shared {
+            writer.0.outputs.push(weights);
+        }
+        let y = writer.node("Conv", &[x, weights], &[("strides", Attribute::Ints(vec![step; 2]))]);
+        let (names, found) = with_transposed_weights(writer, y);
+        let (name, shape, values) = match expected {
+            true => ("ConvTranspose", [320, 32, 1, 1], &transposed),
+            false => ("Conv", [32, 320, 1, 1], &values),
+        };
+        assert_eq!(names, [name], "{plane} {step} {is_shared}");
+        assert_eq!((found.shape(), &found.to_f32().unwrap()), (shape.as_slice(), values));
+    }
+    for (rows, transpose, expected) in [(9, 1, true), (2, 1, false), (9, 0, false)] {
+        let mut writer = Writer::new();
+        let x = writer.input("x", DataType::Float32, &[rows, if transpose == 1 { 320 } else { 32 }]);
+        let weights = weights(&mut writer, &[32, 320]);
+        let attributes = [("transB", Attribute::Int(transpose)), ("alpha", Attribute::Float(0.5))];
+        let y = writer.node("Gemm", &[x, weights], &attributes);
+        let (names, found) = with_transposed_weights(writer, y);
+        let (shape, values) = if expected { ([320, 32], &transposed) } else { ([32, 320], &values) };
+        assert_eq!(names, ["Gemm"]);
+        assert_eq!((found.shape(), &found.to_f32().unwrap()), (shape.as_slice(), values), "{rows} {transpose}");
+    }
+}
+
+#[test]
+fn weights_in_files_stay_as_they_are_within_a_budget() {
+    let path = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+    let metadata = std::fs::metadata(path).unwrap();
+    for (is_in_file, has_budget, expected) in
+        [(true, true, false), (true, false, true), (false, true, true), (false, false, true)]
+    {
+        let mut writer = Writer::new();
+        let x = writer.input("x", DataType::Float32, &[9, 20]);
+        let contents = if is_in_file {
+            let file = Arc::new(SourceFile::closed(path, &metadata, Arc::default()));
+            let ty = TensorType::new(DataType::Float32, &[32, 20]);
+            Contents::stored("weights", ty, FileRange { file, bytes: 0..4 * 32 * 20 }).unwrap()
+        } else {
+            Tensor::from_f32(&[32, 20], &[0.0; 32 * 20]).into()
+        };
+        let weights = writer.0.add_initializer("weights", contents);
+        writer.0.constants.insert(weights);
+        let y = writer.node("Gemm", &[x, weights], &[("transB", Attribute::Int(1))]);
+        writer.0.outputs.push(y);
+        let changed = transposed_weights(&mut writer.0, has_budget);
+        assert_eq!(!changed.is_empty(), expected, "{is_in_file} {has_budget}");
+    }
 }
 
 #[test]

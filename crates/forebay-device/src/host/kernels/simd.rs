@@ -8,6 +8,8 @@
 pub(super) const LANES: usize = 8;
 /// The most numbers in a vector.
 pub(super) const WIDTH_MAX: usize = 16;
+/// The number of vectors that [`Vector::windows`] reads.
+pub(super) const WINDOWS: usize = 7;
 
 /// Prefetches the cache line of an address, which need not exist: data that is read once, in short pieces, would otherwise arrive late.
 #[inline(always)]
@@ -70,11 +72,36 @@ pub(super) trait Vector: Copy {
     /// # Safety
     /// Three times as many adjacent numbers must be readable; see [`Vector::load`].
     unsafe fn load_thirds(address: *const f32) -> [Self; 3];
+    /// Reads adjacent numbers, starting at an address, at the next one, and so on.
+    ///
+    /// # Safety
+    /// Twice as many adjacent numbers as a vector has must be readable, and at least `LANES + WINDOWS`; see [`Vector::load`].
+    #[inline(always)]
+    unsafe fn windows(address: *const f32) -> [Self; WINDOWS] {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let [b, c, d, e, f, g] = [1, 2, 3, 4, 5, 6].map(|first| address.add(first));
+            [
+                Self::load(address),
+                Self::load(b),
+                Self::load(c),
+                Self::load(d),
+                Self::load(e),
+                Self::load(f),
+                Self::load(g),
+            ]
+        }
+    }
     /// Writes adjacent numbers.
     ///
     /// # Safety
     /// The numbers must be writable.
     unsafe fn store(self, address: *mut f32);
+    /// Writes the first `count` numbers, at most as many as there are.
+    ///
+    /// # Safety
+    /// The numbers must be writable; see [`Vector::load`].
+    unsafe fn store_first(self, address: *mut f32, count: usize);
     /// Returns a vector with one number in all lanes.
     ///
     /// # Safety
@@ -180,6 +207,14 @@ impl Vector for Plain {
     }
 
     #[inline(always)]
+    unsafe fn store_first(self, address: *mut f32, count: usize) {
+        for (i, &number) in self.0.iter().enumerate().take(count) {
+            // SAFETY: writable by the caller's promise.
+            unsafe { *address.add(i) = number };
+        }
+    }
+
+    #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
         Plain([value; LANES])
     }
@@ -234,7 +269,7 @@ pub(super) use x86::{Avx2, Avx512, has_avx2, has_avx512};
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{LANES, SummedVector, Vector};
+    use super::{LANES, SummedVector, Vector, WINDOWS};
     use crate::host::isa::{self, InstructionSet};
 
     /// Whether kernels use AVX2 and FMA.
@@ -366,6 +401,16 @@ mod x86 {
         unsafe fn store(self, address: *mut f32) {
             // SAFETY: see `load`.
             unsafe { _mm256_storeu_ps(address, self.0) }
+        }
+
+        #[inline(always)]
+        unsafe fn store_first(self, address: *mut f32, count: usize) {
+            // SAFETY: see `load`.
+            unsafe {
+                let numbers = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+                let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(count as i32), numbers);
+                _mm256_maskstore_ps(address, mask, self.0);
+            }
         }
 
         #[inline(always)]
@@ -512,10 +557,37 @@ mod x86 {
             }
         }
 
+        /// Loads that are not aligned take two cycles; numbers of two aligned vectors are put together in one.
+        #[inline(always)]
+        unsafe fn windows(address: *const f32) -> [Self; WINDOWS] {
+            // SAFETY: see `load`.
+            unsafe {
+                let [low, high] =
+                    [address, address.add(16)].map(|address| _mm512_castps_si512(_mm512_loadu_ps(address)));
+                let vectors = [
+                    low,
+                    _mm512_alignr_epi32::<1>(high, low),
+                    _mm512_alignr_epi32::<2>(high, low),
+                    _mm512_alignr_epi32::<3>(high, low),
+                    _mm512_alignr_epi32::<4>(high, low),
+                    _mm512_alignr_epi32::<5>(high, low),
+                    _mm512_alignr_epi32::<6>(high, low),
+                ];
+                vectors.map(|vector| Avx512(_mm512_castsi512_ps(vector)))
+            }
+        }
+
         #[inline(always)]
         unsafe fn store(self, address: *mut f32) {
             // SAFETY: see `load`.
             unsafe { _mm512_storeu_ps(address, self.0) }
+        }
+
+        #[inline(always)]
+        unsafe fn store_first(self, address: *mut f32, count: usize) {
+            let mask = ((1u32 << count.min(16)) - 1) as u16;
+            // SAFETY: see `load`.
+            unsafe { _mm512_mask_storeu_ps(address, mask, self.0) }
         }
 
         #[inline(always)]

@@ -10,7 +10,13 @@
 
 use std::collections::HashMap;
 
+use super::super::simd::LANES;
 use super::Geometry;
+
+/// The most positions of a plane, including those between rows, for which rows are packed without gaps: packing then takes longer.
+const POSITIONS_DENSE_MAX: usize = 256;
+/// The most positions of a plane for which planes are packed without gaps, too.
+const PLANE_DENSE_MAX: usize = 64;
 
 /// A tap as a class sees it.
 #[derive(Clone, Copy, Debug)]
@@ -155,4 +161,23 @@ impl Axis {
     pub fn source_of(&self, phase: usize, position: usize) -> isize {
         (position * self.source_stride) as isize + self.phases[phase]
     }
+}
+
+/// Packs the taps of the last dimension separately if planes are so small that the numbers between two rows would fill vectors, and those of
+/// the rows if the numbers between planes would.
+pub(super) fn without_gaps(axes: [Axis; 3]) -> [Axis; 3] {
+    let [planes, mut rows, mut columns] = axes;
+    let (count, height, width) = (planes.count(), rows.count(), columns.count());
+    let (dense, with_gaps) = (height * width, height * (width + columns.spread.min(1)));
+    let halves = |positions: usize| positions.div_ceil(LANES);
+    let halves_dense =
+        if count > 1 && dense <= PLANE_DENSE_MAX { halves(count * dense) } else { count * halves(dense) };
+    let is_small = height > 1 && columns.spread > 0 && with_gaps <= POSITIONS_DENSE_MAX;
+    if is_small && columns.target_stride == 1 && halves_dense < count * halves(with_gaps - 1) {
+        columns.pack_taps_apart();
+    }
+    if columns.spread == 0 && halves_dense < count * halves(dense) {
+        rows.pack_taps_apart();
+    }
+    [planes, rows, columns]
 }

@@ -15,7 +15,7 @@ use super::super::spatial::Spatial;
 use super::super::stored::Stored;
 use super::super::thread_buffer::{ELEMENTS_MAX, with_buffer};
 use super::Geometry;
-use super::axis::Axis;
+use super::axis::{Axis, without_gaps};
 use super::channelwise::{BEHIND, Plane, sum_plane};
 use super::families::{Family, check_taps, families};
 use super::microkernel::{CHANNELS, CHANNELS_MAX, Start, Terms, TileOutput, VECTORS, correlate};
@@ -43,12 +43,8 @@ const FAMILIES_MAX: usize = 1 << 18;
 const BLOCK_MAX: usize = FAMILIES_MAX;
 /// The number of tasks that keeps a few threads busy to the end.
 const TASKS_MIN: usize = 8;
-/// The most positions of a plane, including those between rows, for which rows are packed without gaps: packing then takes longer.
-const POSITIONS_DENSE_MAX: usize = 256;
-/// The number of target channels that makes up for it.
+/// The number of target channels that makes up for packing rows without gaps ([`without_gaps`]).
 const TARGETS_DENSE_MIN: usize = 32;
-/// The most positions of a plane for which planes are packed without gaps, too.
-const PLANE_DENSE_MAX: usize = 64;
 /// Weights of a task with one thread, which need not divide work: they stay in a core's second-level cache. The limit is higher if a block
 /// has so few tiles that the weights are read at most twice: 7 x 7 positions of 320 to 1152 channels take 0.96 of the time.
 const WEIGHTS_MAX_BYTES: usize = 256 * 1024;
@@ -77,6 +73,8 @@ pub(super) struct Correlation {
     step: usize,
     /// Computes blocks with fewer multiplications; positions of the last dimension are units then.
     winograd: Option<Winograd>,
+    /// If blocks of the source can be read in place because positions see only themselves: where each channel of a chunk begins.
+    in_place: Option<Vec<u32>>,
     /// Whether the sums of a block wait in a thread's buffer, in which they are one run: in the target they are many short ones.
     is_buffered: bool,
     source: Spatial,
@@ -199,6 +197,12 @@ impl Correlation {
             let parts = threads().div_ceil(tasks).min(targets.div_ceil(4 * CHANNELS));
             target_chunk = targets.div_ceil(parts).next_multiple_of(CHANNELS).min(targets);
         }
+        let mut in_place = None;
+        if geometry.sees_itself() && geometry.source[..2] == [1, 1] {
+            slab = slab.in_vectors();
+            let first = |channel: usize| channel.checked_mul(source.channel).and_then(|first| first.try_into().ok());
+            in_place = (0..source_chunk).map(first).collect();
+        }
         let families = families(geometry, &slab, source_chunk, (sources, targets));
         let is_one_run = slab.plane_pitch() == slab.axes[1].count() * slab.axes[2].count();
         Ok(Correlation {
@@ -211,6 +215,7 @@ impl Correlation {
             source_chunk,
             target_chunk,
             step: 1,
+            in_place,
             winograd: units.map(|units| Winograd::new(units, &slab)),
             slab,
             source,
@@ -492,8 +497,13 @@ impl Correlation {
         }
         let stride = self.slab.channel_stride;
         let lines = self.slab.lines(origin, &self.source);
+        // Vectors must not reach beyond the last position.
+        let end = self.slab.axes[2].count();
+        let in_vectors = (end - origin[2]).min(self.slab.block[2]).is_multiple_of(WIDTH_MAX);
+        let in_place = self.in_place.as_deref().zip(source.own()).filter(|_| in_vectors);
         for chunk in spans(self.sources, self.source_chunk) {
-            for (number, packed) in packed.chunks_exact_mut(stride).take(chunk.len).enumerate() {
+            let packed_channels = if in_place.is_some() { 0 } else { chunk.len };
+            for (number, packed) in packed.chunks_exact_mut(stride).take(packed_channels).enumerate() {
                 // SAFETY: the channel exists; no one writes the source.
                 let channel = unsafe { source.slice((chunk.start + number) * self.source.channel, self.source.span) };
                 self.slab.pack(&lines, channel, packed);
@@ -508,14 +518,20 @@ impl Correlation {
                 }
                 let row = self.sources * family.taps.len();
                 let skipped = targets.start * row + chunk.start * family.taps.len();
+                let (offsets, packed) = match in_place {
+                    Some((firsts, base)) => {
+                        (firsts, base.wrapping_add(chunk.start * self.source.channel + origin[2]).cast_const())
+                    }
+                    None => (&family.offsets[..], packed.as_ptr()),
+                };
                 let job = Job {
                     correlation: self,
                     family,
                     origin,
                     targets,
                     terms: Terms {
-                        offsets: &family.offsets[..chunk.len * family.taps.len()],
-                        packed: packed.as_ptr(),
+                        offsets: &offsets[..chunk.len * family.taps.len()],
+                        packed,
                         // SAFETY: the family's weights hold a row for each target channel.
                         weights: unsafe { weights.add(family.weights + skipped) },
                         weight_stride: row,
@@ -530,25 +546,6 @@ impl Correlation {
             }
         }
     }
-}
-
-/// Packs the taps of the last dimension separately if planes are so small that the numbers between two rows would fill vectors, and those of
-/// the rows if the numbers between planes would.
-fn without_gaps(axes: [Axis; 3]) -> [Axis; 3] {
-    let [planes, mut rows, mut columns] = axes;
-    let (count, height, width) = (planes.count(), rows.count(), columns.count());
-    let (dense, with_gaps) = (height * width, height * (width + columns.spread.min(1)));
-    let halves = |positions: usize| positions.div_ceil(LANES);
-    let halves_dense =
-        if count > 1 && dense <= PLANE_DENSE_MAX { halves(count * dense) } else { count * halves(dense) };
-    let is_small = height > 1 && columns.spread > 0 && with_gaps <= POSITIONS_DENSE_MAX;
-    if is_small && columns.target_stride == 1 && halves_dense < count * halves(with_gaps - 1) {
-        columns.pack_taps_apart();
-    }
-    if columns.spread == 0 && halves_dense < count * halves(dense) {
-        rows.pack_taps_apart();
-    }
-    [planes, rows, columns]
 }
 
 /// One block of positions of one image and group, and its operands.

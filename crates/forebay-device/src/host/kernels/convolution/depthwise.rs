@@ -29,7 +29,7 @@ const TAPS_MAX: usize = 1024;
 /// The largest stride of the opposite direction, in which each remainder is a class.
 const STRIDE_MAX: isize = 2;
 /// The approximate number of tasks of all channels.
-const TASKS: usize = 32;
+pub(super) const TASKS: usize = 32;
 
 /// A depthwise convolution of planes, or its data gradient, and how it is cut. It goes from x to y, whatever these are.
 pub(super) struct Depthwise {

@@ -7,10 +7,12 @@
 
 mod axis;
 mod block_gradient;
+mod channel_vectors;
 mod channelwise;
 mod correlation;
 mod depthwise;
 mod depthwise_gradient;
+mod depthwise_rows;
 mod families;
 mod lanes;
 mod microkernel;
@@ -33,8 +35,10 @@ use super::spatial::{Spatial, spatial3};
 use super::stored::Stored;
 use super::{View, unsupported};
 use crate::device::DeviceError;
+use channel_vectors::ChannelVectors;
 use correlation::Correlation;
 use depthwise::{Depthwise, Operands};
+use depthwise_rows::DepthwiseRows;
 use turned::turn_weights;
 use weight_gradient::WeightGradient;
 
@@ -124,12 +128,16 @@ impl Geometry {
         let [planes, rows, columns] = self.source;
         let is_seamless =
             |layout: &Spatial| (rows == 1 || layout.row == columns) && (planes == 1 || layout.plane == rows * columns);
-        let sees_itself = self.kernel == [1; 3] && self.strides == [1; 3] && self.pads == [0; 3];
-        if !sees_itself || self.source != self.target || !is_seamless(&self.x) || !is_seamless(&self.y) {
+        if !self.sees_itself() || !is_seamless(&self.x) || !is_seamless(&self.y) {
             return *self;
         }
         let all = [1, 1, planes * rows * columns];
         Geometry { source: all, target: all, ..*self }
+    }
+
+    /// Whether each position sees only itself.
+    fn sees_itself(&self) -> bool {
+        [self.kernel, self.strides] == [[1; 3]; 2] && self.pads == [0; 3] && self.source == self.target
     }
 
     /// The same convolution with images as planes, if they are so small that the positions of each would fill vectors poorly, and see the
@@ -232,7 +240,7 @@ pub(super) unsafe fn run(
     if let Kernel::Convolution { activation, .. } | Kernel::ConvolutionDataGradient { activation, .. } = kernel {
         function(*activation, writes[0].desc).map_err(refuse)?;
     }
-    let counts = WorkspaceCounts::of(kernel, &read_descs);
+    let counts = WorkspaceCounts::of(kernel, &geometry, &read_descs);
     // SAFETY: the caller's promises; the geometry was checked against the operands' sizes. Weights and a bias are packed, and the workspace
     // has room for the elements of `counts`, one after the other.
     unsafe {
@@ -246,23 +254,37 @@ pub(super) unsafe fn run(
             Ok::<&[f32], DeviceError>(Pointer::new(place).slice(0, count))
         };
         let bias = reads.get(2).map(|bias| in_float32(bias, counts.weights)).transpose()?;
-        let depthwise = |direction: fn(&Geometry) -> Option<Depthwise>, weights: Option<Pointer<f32>>| {
+        let by_channel = |weights: Option<Pointer<f32>>| {
             let [x, y] = [first.own()?, target.own()?].map(Pointer::new);
-            Some((direction(&geometry)?, Operands { x, weights: weights?, bias, y }))
+            Some(Operands { x, weights: weights?, bias, y })
         };
         match kernel {
             Kernel::Convolution { activation, .. } => {
                 let weights = Pointer::new(in_float32(&reads[1], 0)?.as_ptr().cast_mut());
-                if let Some((depthwise, operands)) = depthwise(Depthwise::forward, Some(weights)) {
-                    depthwise.run(*activation, &operands);
-                    return Ok(());
+                if let Some(operands) = by_channel(Some(weights)) {
+                    if let Some(rows) = DepthwiseRows::of(&geometry) {
+                        rows.run(*activation, &operands);
+                        return Ok(());
+                    }
+                    if let Some(depthwise) = Depthwise::forward(&geometry) {
+                        depthwise.run(*activation, &operands);
+                        return Ok(());
+                    }
                 }
                 let correlation = Correlation::forward(&geometry).map_err(refuse)?;
                 correlation.run(*activation, first, weights, bias, target);
             }
             Kernel::ConvolutionDataGradient { activation, .. } => {
-                if let Some((depthwise, operands)) = depthwise(Depthwise::transposed, second.own().map(Pointer::new)) {
+                let own_weights = second.own().map(Pointer::new);
+                if let Some((depthwise, operands)) = Depthwise::transposed(&geometry).zip(by_channel(own_weights)) {
                     depthwise.run(*activation, &operands);
+                    return Ok(());
+                }
+                if let Some(vectors) = ChannelVectors::of(kernel, &geometry, &read_descs)
+                    && let [Some(source), Some(weights), Some(target)] = [first, second, target].map(Stored::own)
+                {
+                    let [source, weights, target] = [source, weights, target].map(Pointer::new);
+                    vectors.run(*activation, &channel_vectors::Operands { source, weights, bias, target });
                     return Ok(());
                 }
                 let correlation = Correlation::transposed(&geometry).map_err(refuse)?;
@@ -283,10 +305,11 @@ struct WorkspaceCounts {
 }
 
 impl WorkspaceCounts {
-    fn of(kernel: &Kernel, reads: &[TensorDesc]) -> WorkspaceCounts {
+    fn of(kernel: &Kernel, geometry: &Geometry, reads: &[TensorDesc]) -> WorkspaceCounts {
         let count = |desc: &TensorDesc, has_copy: bool| if has_copy { desc.element_count() as usize } else { 0 };
         let is_narrow = |desc: &TensorDesc| desc.data_type().is_sixteen_bit();
-        let has_order = matches!(kernel, Kernel::ConvolutionDataGradient { .. });
+        let has_order = matches!(kernel, Kernel::ConvolutionDataGradient { .. })
+            && ChannelVectors::of(kernel, geometry, reads).is_none();
         WorkspaceCounts {
             weights: count(&reads[1], has_order || is_narrow(&reads[1])),
             bias: reads.get(2).map_or(0, |bias| count(bias, is_narrow(bias))),
@@ -317,7 +340,7 @@ pub(super) fn workspace_bytes(
 ) -> Result<u64, DeviceError> {
     let geometry = geometry(kernel, reads, writes)?;
     let refuse = |reason| unsupported(kernel, reason);
-    let counts = WorkspaceCounts::of(kernel, reads);
+    let counts = WorkspaceCounts::of(kernel, &geometry, reads);
     let count = match kernel {
         Kernel::ConvolutionDataGradient { .. } => {
             Correlation::transposed(&geometry).map_err(refuse)?;

@@ -77,6 +77,15 @@ impl Slab {
         Slab::of_blocks(axes, block)
     }
 
+    /// The same slab with whole vectors of positions in each row of a block, except for the last block.
+    pub fn in_vectors(self) -> Slab {
+        let Slab { axes, mut block, .. } = self;
+        if block[2] > WIDTH_MAX {
+            block[2] = block[2] / WIDTH_MAX * WIDTH_MAX;
+        }
+        Slab::of_blocks(axes, block)
+    }
+
     fn of_blocks(axes: [Axis; 3], block: [usize; 3]) -> Slab {
         let mut pitch: [usize; 3] = std::array::from_fn(|d| block[d] + axes[d].spread);
         pitch[2] = row_pitch(&axes[2], block[2]);
@@ -247,7 +256,7 @@ unsafe fn pack_lines_with<V: Vector>(packing: &mut Packing) {
 /// # Safety
 /// As [`pack_lines_with`].
 #[inline(always)]
-unsafe fn copy_adjacent<V: Vector>(target: &mut [f32], source: &[f32]) {
+pub(super) unsafe fn copy_adjacent<V: Vector>(target: &mut [f32], source: &[f32]) {
     let count = target.len();
     if count < V::WIDTH {
         return copy_run(target, source);

@@ -119,9 +119,27 @@ fn case(channels: [u64; 2], groups: u64, source: &[u64], kernel: &[u64], strides
     }
 }
 
+/// The same convolution of stride 1 with this padding on both sides.
+fn padded(mut case: Case, pad: u64) -> Case {
+    let window = &mut case.convolution.window;
+    for d in 0..window.kernel.len() {
+        case.y[2 + d] = case.x[2 + d] + 2 * pad + 1 - window.kernel[d];
+    }
+    (window.pads_begin, window.pads_end) = (vec![pad; window.kernel.len()], vec![pad; window.kernel.len()]);
+    case
+}
+
 /// Sizes that need several blocks, chunks of channels, tiles of weights and waves of chunks; and windows beyond the usual ones.
 fn large_cases() -> Vec<Case> {
     vec![
+        case([320, 300], 1, &[7, 7], &[1, 1], 1, 1),
+        case([64, 280], 2, &[5, 5], &[1, 1], 1, 1),
+        case([48, 20], 1, &[1, 1], &[1, 1], 1, 1),
+        case([12, 12], 12, &[120, 43], &[3, 3], 1, 1),
+        case([9, 9], 9, &[31, 30], &[5, 5], 1, 1),
+        case([8, 8], 8, &[20, 62], &[7, 7], 1, 1),
+        padded(case([10, 10], 10, &[5, 30], &[3, 3], 1, 1), 1),
+        padded(case([8, 8], 8, &[4, 48], &[7, 7], 1, 1), 6),
         case([6, 9], 1, &[14, 19, 40], &[3, 3, 3], 1, 1),
         case([70, 37], 1, &[9, 13], &[3, 3], 1, 1),
         case([300, 40], 1, &[6, 7], &[1, 1], 1, 1),
@@ -451,6 +469,32 @@ fn what_absurd_sizes_need_is_found_out_at_once() {
     assert!(
         needed(&grouped, [&[1, channels, 3, 3], &[channels, 1, 3, 3], &[1, channels, 1, 1]]).iter().all(Result::is_ok)
     );
+}
+
+/// Devices compute a convolution whose window is one element with transposed weights where that takes less time.
+#[test]
+fn transposed_weights_give_the_bits_of_a_convolution() {
+    let mut random = Random::new(29);
+    let activations = [Activation::None, Activation::Relu, Activation::of(UnaryOp::Silu)];
+    let channels = [[300, 320], [20, 48], [600, 16], [33, 70], [5, 200]];
+    for (number, [sources, targets]) in channels.into_iter().enumerate() {
+        for (batch, plane) in [(1, 7), (3, 7), (1, 13), (2, 1), (1, 1), (9, 3), (1, 16)] {
+            let activation = activations[(number + batch as usize) % activations.len()];
+            let ([x, y], w) = ([sources, targets].map(|channels| [batch, channels, plane, plane]), [targets, sources]);
+            let convolution = case([sources, targets], 1, &[plane; 2], &[1; 2], 1, 1).convolution;
+            let x = Tensor::new(&float(&x), &random.values(count(&x)));
+            let values = random.values(count(&w));
+            let bias = Tensor::new(&float(&[targets]), &random.values(targets as usize));
+            let weights = Tensor::new(&float(&[targets, sources, 1, 1]), &values);
+            let place = |i: usize| i % targets as usize * sources as usize + i / targets as usize;
+            let values: Vec<f64> = (0..values.len()).map(|i| values[place(i)]).collect();
+            let transposed = Tensor::new(&float(&[sources, targets, 1, 1]), &values);
+            let kernel = Kernel::Convolution { convolution: convolution.clone(), activation };
+            let forward = run(&kernel, &[&x, &weights, &bias], &[float(&y)]).remove(0).values();
+            let same = data_gradient(&convolution, activation, &[&x, &transposed, &bias], &float(&y)).values();
+            assert_eq!(forward, same, "{sources} to {targets} channels of {batch} x {plane} x {plane}");
+        }
+    }
 }
 
 /// An activation that a convolution applies to its result gives the same bits as a separate kernel, NaN included.

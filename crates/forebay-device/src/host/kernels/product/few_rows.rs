@@ -253,7 +253,7 @@ unsafe fn streaming_step<V: Vector, const R: usize, const N: usize>(
     // SAFETY: the caller's promises.
     unsafe {
         let waiting = |r: usize, n: usize| sums.add(r * columns + column + n * V::WIDTH);
-        let mut own = [[V::splat(0.0); N]; R];
+        let mut own = if terms.start == 0 { job.begin([*row, column]) } else { [[V::splat(0.0); N]; R] };
         if terms.start > 0 {
             for (r, own) in own.iter_mut().enumerate() {
                 for (n, own) in own.iter_mut().enumerate() {

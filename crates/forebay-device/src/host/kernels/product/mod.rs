@@ -23,7 +23,7 @@ use super::parallel::wide;
 use super::simd::{Vector, WIDTH_MAX};
 use super::stored::Stored;
 pub(super) use few_rows::FEW_ROWS;
-pub(super) use tiles::PANEL;
+pub(super) use tiles::{PANEL, PackedRows, Rows};
 
 /// The most adjacent vectors in a result.
 const VECTORS_MAX: usize = 4;
@@ -188,7 +188,8 @@ unsafe fn multiply_columns(
         unsafe {
             let a = a.from(0, start).widened(m, count, a_buffer);
             let b = b.from(start, 0).widened(count, n, b_buffer);
-            multiply_block(&Job { sizes: (m, n, count), a, b, c: sum, scale, accumulate }, rows_buffer);
+            let sums = Sums::scaled(scale, accumulate);
+            multiply_block(&Job { sizes: (m, n, count), a, b, c: sum, sums }, rows_buffer);
         }
     };
     // The block, and sums that wait for those to their right: the first of them in c itself, the others one after the other.
@@ -252,15 +253,50 @@ pub(super) unsafe fn multiply_few(
     accumulate: bool,
 ) {
     assert!(k <= PRODUCT_TERMS as usize, "{k} terms are more than a block has");
+    let sums = Sums::scaled(scale, accumulate);
     let job = match computes_transposed(m, n) {
-        true => Job { sizes: (n, m, k), a: b.transposed(), b: a.transposed(), c: c.transposed(), scale, accumulate },
-        false => Job { sizes: (m, n, k), a, b, c, scale, accumulate },
+        true => Job { sizes: (n, m, k), a: b.transposed(), b: a.transposed(), c: c.transposed(), sums },
+        false => Job { sizes: (m, n, k), a, b, c, sums },
     };
     // SAFETY: the caller's promises.
     unsafe { multiply_block(&job, &mut []) }
 }
 
-/// A product: `c = scale a b`, or `c += scale a b`.
+/// Continues the sums of an m x n matrix c with k terms of these rows and of b, in their order: each sum is one sum over the terms of all
+/// calls. There may be at most [`PRODUCT_TERMS`] terms.
+///
+/// # Safety
+/// As [`multiply_few`]; there must be m rows, and b and c must have adjacent columns.
+pub(super) unsafe fn continue_sums(sizes: (usize, usize, usize), rows: Rows, b: Matrix, c: Matrix) {
+    assert!(sizes.2 <= PRODUCT_TERMS as usize, "{} terms are more than a block has", sizes.2);
+    let (job, n) = (Job { sizes, a: rows.first, b, c, sums: Sums::Continued }, sizes.1);
+    // SAFETY: the caller's promises; the columns exist.
+    unsafe {
+        let done = few_rows::multiply(&job);
+        if done < n {
+            tiles::multiply_rows(&job.columns(done, n - done), rows);
+        }
+    }
+}
+
+/// What becomes of the sums over a block's terms.
+#[derive(Clone, Copy)]
+enum Sums {
+    /// They replace the result, times a factor.
+    Scaled(f32),
+    /// They are added to the result, times a factor.
+    Added(f32),
+    /// They begin with the result instead of 0, and replace it.
+    Continued,
+}
+
+impl Sums {
+    fn scaled(scale: f32, accumulate: bool) -> Sums {
+        if accumulate { Sums::Added(scale) } else { Sums::Scaled(scale) }
+    }
+}
+
+/// A product, which becomes part of c.
 #[derive(Clone, Copy)]
 struct Job {
     /// The number of rows and columns of the result, and of terms.
@@ -268,8 +304,7 @@ struct Job {
     a: Matrix,
     b: Matrix,
     c: Matrix,
-    scale: f32,
-    accumulate: bool,
+    sums: Sums,
 }
 
 impl Job {
@@ -284,7 +319,54 @@ impl Job {
         Job { sizes: (m, count, k), b, c, ..*self }
     }
 
-    /// Writes or adds sums, starting at a row and a column: `R` rows, and as many columns as there are in `N` vectors.
+    /// What sums over the terms begin with, starting at a row and a column: `R` rows, and as many columns as there are in `N` vectors.
+    ///
+    /// # Safety
+    /// As [`Job::write`].
+    #[inline(always)]
+    unsafe fn begin<V: Vector, const R: usize, const N: usize>(&self, [row, column]: [usize; 2]) -> [[V; N]; R] {
+        // SAFETY: the caller's promises. Only existing columns are read.
+        unsafe {
+            let mut sums = [[V::splat(0.0); N]; R];
+            if !matches!(self.sums, Sums::Continued) {
+                return sums;
+            }
+            let columns = (self.sizes.1 - column).min(N * V::WIDTH);
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let from = self.c.from(row + r, column).base.cast_const();
+                let mut line = [0.0f32; VECTORS_MAX * WIDTH_MAX];
+                let from = match columns == N * V::WIDTH {
+                    true => from,
+                    false => {
+                        std::ptr::copy_nonoverlapping(from, line.as_mut_ptr(), columns);
+                        line.as_ptr()
+                    }
+                };
+                for (n, sum) in sums.iter_mut().enumerate() {
+                    *sum = V::load(from.add(n * V::WIDTH));
+                }
+            }
+            sums
+        }
+    }
+
+    /// What a sum and the result's numbers at an address become.
+    ///
+    /// # Safety
+    /// The numbers must be readable, and the CPU must have the vector's instructions.
+    #[inline(always)]
+    unsafe fn combined<V: Vector>(&self, sum: V, at: *const f32) -> V {
+        // SAFETY: the caller's promises.
+        unsafe {
+            match self.sums {
+                Sums::Scaled(scale) => V::splat(0.0).add_product(V::splat(scale), sum),
+                Sums::Added(scale) => V::load(at).add_product(V::splat(scale), sum),
+                Sums::Continued => sum,
+            }
+        }
+    }
+
+    /// Writes sums, starting at a row and a column: `R` rows, and as many columns as there are in `N` vectors.
     ///
     /// # Safety
     /// The rows must exist; no one else may touch them, and the CPU must have the vector's instructions.
@@ -295,13 +377,11 @@ impl Job {
         // SAFETY: the caller's promises.
         unsafe {
             let c = self.c.from(row, column);
-            let scale = V::splat(self.scale);
             if c.column_stride == 1 && columns == N * V::WIDTH {
                 for (r, sums) in sums.into_iter().enumerate() {
                     for (n, sum) in sums.into_iter().enumerate() {
                         let to = c.base.offset(r as isize * c.row_stride).add(n * V::WIDTH);
-                        let start = if self.accumulate { V::load(to) } else { V::splat(0.0) };
-                        start.add_product(scale, sum).store(to);
+                        self.combined(sum, to).store(to);
                     }
                 }
                 return;
@@ -310,14 +390,12 @@ impl Job {
             let mut line = [0.0f32; VECTORS_MAX * WIDTH_MAX];
             for (r, sums) in sums.into_iter().enumerate() {
                 let to = |j: usize| c.from(r, j).base;
-                if self.accumulate {
+                if let Sums::Added(_) = self.sums {
                     line.iter_mut().take(columns).enumerate().for_each(|(j, value)| *value = *to(j));
-                } else {
-                    line.fill(0.0);
                 }
                 for (n, sum) in sums.into_iter().enumerate() {
                     let at = line.as_mut_ptr().add(n * V::WIDTH);
-                    V::load(at).add_product(scale, sum).store(at);
+                    self.combined(sum, at).store(at);
                 }
                 line.iter().take(columns).enumerate().for_each(|(j, &value)| *to(j) = value);
             }

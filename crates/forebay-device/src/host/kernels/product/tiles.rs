@@ -3,7 +3,7 @@
 
 use forebay_base::kernel::PRODUCT_TERMS;
 
-use super::super::simd::{Vector, WIDTH_MAX, dispatch_wide, prefetch};
+use super::super::simd::{Vector, WIDTH_MAX, dispatch_wide, prefetch, prefetch_stream};
 use super::{Aligned, Job, Matrix};
 
 /// The most vectors of columns in a tile.
@@ -12,6 +12,8 @@ const VECTORS: usize = 3;
 pub(in super::super) const PANEL: usize = VECTORS * WIDTH_MAX;
 /// The most rows of a tile, which is also the number of rows in a block of packed rows.
 const ROWS: usize = 8;
+// The first block has all rows of such a product.
+const _: () = assert!(super::FEW_ROWS <= ROWS);
 
 /// How many rows ahead b is prefetched while a panel is packed.
 const ROWS_AHEAD: isize = 16;
@@ -22,13 +24,19 @@ const LINE: usize = 16;
 
 /// Rows of a, in blocks of [`ROWS`].
 #[derive(Clone, Copy)]
-struct Rows {
-    first: Matrix,
+pub(in super::super) struct Rows {
+    /// The first block.
+    pub(super) first: Matrix,
     /// Elements from block to block.
     block_stride: isize,
 }
 
 impl Rows {
+    /// The rows of a matrix, in place.
+    pub fn of(a: Matrix) -> Rows {
+        Rows { first: a, block_stride: ROWS as isize * a.row_stride }
+    }
+
     /// The matrix starting at a row; it is valid to the end of the row's block.
     ///
     /// # Safety
@@ -55,35 +63,75 @@ pub(super) fn packed_rows_count(
     [row_stride, column_stride]: [isize; 2],
 ) -> usize {
     match row_stride == 1 && column_stride != 1 && m > ROWS && n > WIDTH_MAX {
-        true => m.div_ceil(ROWS) * packed_block(terms),
+        true => PackedRows::count(m, terms),
         false => 0,
     }
 }
 
-/// Copies adjacent rows: the terms of each block one after the other, and for each term the block's rows.
-///
-/// # Safety
-/// The rows must be adjacent, and the target must have as many elements as [`packed_rows_count`] says.
-unsafe fn pack_rows(a: Matrix, (m, k): (usize, usize), target: &mut [f32]) -> Rows {
-    let block = packed_block(k);
-    let target = target.as_mut_ptr();
-    for term in 0..k {
-        // SAFETY: the caller's promises.
-        unsafe {
-            let (from, to) = (a.from(0, term).base.cast_const(), target.add(term * ROWS));
-            let later = from.wrapping_offset(TERMS_AHEAD * a.column_stride);
-            (0..m).step_by(LINE).for_each(|row| prefetch(later.wrapping_add(row)));
-            for number in 0..m / ROWS {
-                std::ptr::copy_nonoverlapping(from.add(number * ROWS), to.add(number * block), ROWS);
-            }
-            let whole = m / ROWS * ROWS;
-            for row in whole..m {
-                *to.add(whole / ROWS * block + row % ROWS) = *from.add(row);
-            }
+/// Packed rows: the terms of each block one after the other, and for each term the block's rows.
+pub(in super::super) struct PackedRows<'a> {
+    elements: &'a mut [f32],
+    terms: usize,
+}
+
+impl<'a> PackedRows<'a> {
+    /// The number of elements for rows of a number of terms.
+    pub fn count(rows: usize, terms: usize) -> usize {
+        rows.div_ceil(ROWS) * packed_block(terms)
+    }
+
+    /// Rows of this number of terms, which are yet to be packed.
+    pub fn new(elements: &'a mut [f32], terms: usize) -> PackedRows<'a> {
+        PackedRows { elements, terms }
+    }
+
+    /// Packs a term of adjacent rows, starting at a row.
+    ///
+    /// # Panics
+    /// Panics if there is no room for the rows.
+    #[inline(always)]
+    pub fn pack(&mut self, term: usize, row: usize, values: &[f32]) {
+        let block = packed_block(self.terms);
+        let (first, skipped) = (row / ROWS * block + term * ROWS, row % ROWS);
+        let (head, values) = values.split_at(values.len().min((ROWS - skipped) % ROWS));
+        copy_few(&mut self.elements[first + skipped..], head);
+        let first = if skipped == 0 { first } else { first + block };
+        let (blocks, tail) = values.as_chunks::<ROWS>();
+        for (number, values) in blocks.iter().enumerate() {
+            self.elements[first + number * block..][..ROWS].copy_from_slice(values);
+        }
+        if !tail.is_empty() {
+            copy_few(&mut self.elements[first + blocks.len() * block..], tail);
         }
     }
-    let first = Matrix { base: target, row_stride: 1, column_stride: ROWS as isize };
-    Rows { first, block_stride: block as isize }
+
+    /// The rows, all of which must have been packed.
+    pub fn rows(&mut self) -> Rows {
+        let first = Matrix { base: self.elements.as_mut_ptr(), row_stride: 1, column_stride: ROWS as isize };
+        Rows { first, block_stride: packed_block(self.terms) as isize }
+    }
+}
+
+/// Copies fewer numbers than a block has rows.
+#[inline(always)]
+fn copy_few(target: &mut [f32], values: &[f32]) {
+    target.iter_mut().zip(values).for_each(|(target, &value)| *target = value);
+}
+
+/// Packs rows that are adjacent in memory.
+///
+/// # Safety
+/// The rows must exist and be adjacent, and the target must have as many elements as [`packed_rows_count`] says.
+unsafe fn pack_rows(a: Matrix, (m, k): (usize, usize), target: &mut [f32]) -> Rows {
+    let mut packed = PackedRows::new(target, k);
+    for term in 0..k {
+        // SAFETY: the caller's promises.
+        let values = unsafe { std::slice::from_raw_parts(a.from(0, term).base, m) };
+        let later = values.as_ptr().wrapping_offset(TERMS_AHEAD * a.column_stride);
+        (0..m).step_by(LINE).for_each(|row| prefetch(later.wrapping_add(row)));
+        packed.pack(term, 0, values);
+    }
+    packed.rows()
 }
 
 /// Computes a product of the terms of one block.
@@ -97,10 +145,19 @@ pub(super) unsafe fn multiply(job: &Job, rows_buffer: &mut [f32]) {
     unsafe {
         let rows = match rows_buffer.get_mut(..packed) {
             Some(target) if packed > 0 => pack_rows(job.a, (m, k), target),
-            _ => Rows { first: job.a, block_stride: ROWS as isize * job.a.row_stride },
+            _ => Rows::of(job.a),
         };
-        multiply_panels(&Tiled { job: *job, rows });
+        multiply_rows(job, rows);
     }
+}
+
+/// Computes a product of some rows and the terms of one block.
+///
+/// # Safety
+/// As [`super::multiply_block`]; a is the first block of the rows.
+pub(super) unsafe fn multiply_rows(job: &Job, rows: Rows) {
+    // SAFETY: the caller's promises.
+    unsafe { multiply_panels(&Tiled { job: *job, rows }) };
 }
 
 /// A product whose rows may be packed.
@@ -167,6 +224,23 @@ struct Run {
     is_full: bool,
     /// Where they are packed, one after the other.
     target: *mut f32,
+}
+
+impl Run {
+    /// While rows after the first tile are multiplied, a part of the next panel is prefetched, because its rows may be so far apart that
+    /// processors do not do so by themselves: one cache line of each term per tile. Returns the first address and the distance to the next.
+    #[inline(always)]
+    fn ahead(&self, job: &Job, tile: usize, width: usize) -> (*const f32, isize) {
+        let (_, n, k) = job.sizes;
+        let (b, line) = (job.b, tile.wrapping_sub(1));
+        if self.count > 1 || b.column_stride != 1 || line >= width.div_ceil(LINE) {
+            return (self.target, 0);
+        }
+        // After the last panel, the first one of the next block of terms.
+        let next = self.column + width;
+        let offset = if next < n { next as isize } else { k as isize * b.row_stride };
+        (b.base.wrapping_offset(offset).wrapping_add(line * LINE), b.row_stride)
+    }
 }
 
 /// Multiplies all rows by some panels, which are packed before or while the first rows are computed.
@@ -280,11 +354,13 @@ unsafe fn tiles<V: Vector, const R: usize, const N: usize, const PACKS: bool>(
                 let job = &tiled.job;
                 let (width, k) = (N * V::WIDTH, job.sizes.2);
                 let a = tiled.rows.from(row);
+                let ahead = if PACKS { (columns.base, 0) } else { run.ahead(job, row / R, width) };
                 for panel in 0..run.count {
                     let column = run.column + panel * width;
                     let seen = columns.base.add(panel * columns.panel_stride);
                     let target = run.target.add(panel * width * k);
-                    let sums = sums::<V, R, N, PACKS>(a, k, (seen, columns.stride), target);
+                    let sums = job.begin::<V, R, N>([row, column]);
+                    let sums = add_terms::<V, R, N, PACKS>(sums, a, k, (seen, columns.stride), target, ahead);
                     job.write([row, column], sums);
                 }
             },
@@ -293,20 +369,21 @@ unsafe fn tiles<V: Vector, const R: usize, const N: usize, const PACKS: bool>(
     R
 }
 
-/// Computes the sums of `R` rows with `N` vectors.
+/// Adds the terms of `R` rows with `N` vectors to sums.
 ///
 /// # Safety
 /// As [`tiles`].
 #[inline(always)]
-unsafe fn sums<V: Vector, const R: usize, const N: usize, const PACKS: bool>(
+unsafe fn add_terms<V: Vector, const R: usize, const N: usize, const PACKS: bool>(
+    mut sums: [[V; N]; R],
     a: Matrix,
     k: usize,
     (mut seen, stride): (*const f32, isize),
     mut target: *mut f32,
+    (mut ahead, ahead_stride): (*const f32, isize),
 ) -> [[V; N]; R] {
     // SAFETY: the caller's promises.
     unsafe {
-        let mut sums = [[V::splat(0.0); N]; R];
         let mut factor = a.base.cast_const();
         for _ in 0..k {
             let mut vectors = [V::splat(0.0); N];
@@ -320,6 +397,9 @@ unsafe fn sums<V: Vector, const R: usize, const N: usize, const PACKS: bool>(
                     vector.store(target.add(n * V::WIDTH));
                 }
                 target = target.wrapping_add(N * V::WIDTH);
+            } else {
+                prefetch_stream(ahead);
+                ahead = ahead.wrapping_offset(ahead_stride);
             }
             for (r, sums) in sums.iter_mut().enumerate() {
                 *sums = V::add_multiples(*sums, factor.offset(r as isize * a.row_stride), vectors);
