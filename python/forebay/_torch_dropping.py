@@ -65,7 +65,7 @@ def _random_relu(
     return torch.where(_dropped(x.reshape(-1)[:1], 0.5).reshape([1] * x.dim()) == 1, mean, drawn)
 
 
-#: What computes PyTorch's functions in an export for training.
+#: What computes these functions of PyTorch in an export for training.
 FUNCTIONS: Dict[Any, Callable[..., Any]] = {
     _functional.dropout1d: _channels(2),
     # PyTorch takes three axes for samples, channels and positions.

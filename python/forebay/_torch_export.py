@@ -18,11 +18,13 @@ from torch.utils import _pytree
 from . import _losses
 from ._losses import Loss, OutputLoss, loss_named
 from ._optimizers import Optimizer
+from ._torch_attributes import kept, warn_about
 from ._torch_dropping import paths_drop
 from ._torch_embeddings import padding_rows_stay
-from ._torch_gradients import FinalError, Places, drawn_only_in_training, keep_input, look, writing_gradients
-from ._torch_module import changed_buffers, is_training, refuse_other_changes, refuse_others, refuse_parts
-from ._torch_tracing import exporting, one_way
+from ._torch_gradients import FinalError, Places, drawn_only_in_training, keep_input, look, sources, writing_gradients
+from ._torch_module import is_training, refuse_hooks, refuse_others, refuse_parts
+from ._torch_states import NEXT, Carried, Noticing, States, add_to_names, averages_are_computed, evaluates_otherwise, refused
+from ._torch_tracing import as_written, exporting, one_way
 from .errors import Error, InvalidArgument
 
 if TYPE_CHECKING:
@@ -38,7 +40,8 @@ OptimizerLike: TypeAlias = "Union[None, str, Optimizer, torch.optim.Optimizer]"
 _untyped: Any = torch
 _tree: Any = _pytree
 _OPSET = 18
-_OUTPUT = "output"
+#: The name of a module's only output.
+OUTPUT = "output"
 _LABELS = "labels"
 # Losses that become Forebay's own.
 _CONVERTED = (nn.CrossEntropyLoss, nn.MSELoss, nn.L1Loss, nn.HuberLoss, nn.SmoothL1Loss, nn.BCEWithLogitsLoss, nn.KLDivLoss)
@@ -91,7 +94,7 @@ def _refuse_narrow(module: nn.Module) -> None:
 
 def _order(module: nn.Module, inputs: Mapping[str, Any]) -> List[str]:
     """Returns the names of inputs in the order of the module's ``forward``."""
-    taken = sorted({_OUTPUT, _LABELS} & set(inputs))
+    taken = sorted({OUTPUT, _LABELS} & set(inputs))
     if taken or not inputs:
         raise InvalidArgument(f"an input cannot be named '{taken[0]}' here; pass the inputs in order" if taken else "there are no example inputs")
     known = list(inspect.signature(module.forward).parameters)
@@ -109,6 +112,30 @@ class _WithLoss(_Wrapper):
     def forward(self, *arguments: Any) -> torch.Tensor:
         *inputs, labels = arguments
         return keep_input(self.loss(self.module(*inputs), labels), labels)
+
+
+class _Carrying(_Wrapper):
+    """A wrapper that also returns the next values of what the module changes."""
+
+    def __init__(self, module: nn.Module, names: Sequence[str], states: States) -> None:
+        super().__init__()
+        self.module = module
+        self.names, self.states = list(names), states
+        #: A name whose next value the module's results depend on.
+        self.reached: Optional[str] = None
+
+    def state_dict(self, *arguments: Any, **named: Any) -> Any:
+        """Returns what the exporter takes names from, with buffers that are not saved."""
+        found = super().state_dict(*arguments, **named)
+        add_to_names(found, named.get("prefix", ""), self.names, self.states)
+        return found
+
+    def forward(self, *inputs: Any) -> Any:
+        carried = Carried(self.names, self.states)
+        results = self.module(*inputs)
+        tensors = [each for each in _tree.tree_leaves(results) if isinstance(each, torch.Tensor)]
+        self.reached = carried.reaches(value for each in tensors for value in sources(each))
+        return (results, *carried.next())
 
 
 class _Folder:
@@ -129,15 +156,20 @@ class Export:
     ) -> None:
         refuse_others(module)
         refuse_parts(module)
+        refuse_hooks(module)
         self.folder = _Folder()
         #: What names in the latest export begin with, before those of the module.
         self.prefix = ""
-        #: The buffers that a call of the module changes, by their names in the module.
+        #: The parameters and buffers that a call of the module changes, by their names in the module.
         self.changed: List[str] = []
+        #: Those among them whose next values are outputs of the latest export.
+        self.carried: List[str] = []
         #: By how much a call raises counters of batches, by their names in the module.
         self.counts: Dict[str, int] = {}
         self._places = Places()
         self._drawn: Optional[str] = None
+        self._reached: Optional[str] = None
+        self._counting: List[str] = []
         self._own = self._module = module
         _refuse_narrow(module)
         if not isinstance(example_inputs, (torch.Tensor, tuple, list, Mapping)):
@@ -155,7 +187,13 @@ class Export:
         for name, value in zip(self._names, inputs):
             if not isinstance(value, torch.Tensor):
                 raise InvalidArgument(f"example inputs must be tensors, but '{name}' is {type(value).__name__}; bind it to the module first")
+        # Copies, because a module can change what it is given.
+        inputs = tuple(value.detach().clone().requires_grad_(value.requires_grad) for value in inputs)
         self._inputs = inputs
+        if example_labels is not None and not isinstance(example_labels, torch.Tensor):
+            raise InvalidArgument(
+                f"example labels must be a tensor, not {type(example_labels).__name__}; further labels can be inputs of the module that it returns"
+            )
         ours = _loss(loss, example_labels)
         if ours is None:
             if example_labels is None:
@@ -165,7 +203,7 @@ class Export:
                 names = ", ".join(name for name, each in loss.named_parameters() if each.requires_grad)
                 raise InvalidArgument(f"the loss has parameters of its own ({names}); make it a part of the module, or freeze them")
             self._module = _WithLoss(self._module, function)
-            self._inputs = (*inputs, example_labels)
+            self._inputs = (*inputs, example_labels.detach().clone())
             self._names = [*self._names, _LABELS]
             ours = OutputLoss(_LABELS)
         self.loss: Loss = ours
@@ -182,7 +220,9 @@ class Export:
         first: Optional[Exception] = None
         for attempt in self._attempts():
             try:
-                return make(attempt())
+                path = attempt()
+                warn_about(self._counting)
+                return make(path)
             except MemoryError:
                 raise
             except Exception as error:
@@ -223,7 +263,25 @@ class Export:
         return isinstance(error, (InvalidArgument, FinalError))
 
     def _write(self, *, dynamo: bool, open_batch: bool) -> str:
-        module = self._module
+        before = self.carried
+        try:
+            self._write_once(dynamo, open_batch)
+        except Exception as error:
+            if self._is_final(error) or self.carried == before:
+                raise
+        if self.carried != before:
+            # Now it is known what the module changes.
+            before = self.carried
+            self._refuse_trained()
+            self._write_once(dynamo, open_batch)
+        if self.carried != before:
+            raise refused(self.carried, "but not always the same ones")
+        return self.folder.path
+
+    def _write_once(self, dynamo: bool, open_batch: bool) -> None:
+        states = States(self._own)
+        carrying = _Carrying(self._module, self.carried, states)
+        module = carrying if self.carried else self._module
         keywords: Dict[str, Any] = {"dynamo": False, "do_constant_folding": False}
         if dynamo:
             # The exporter's optimizer would fuse batch normalizations into convolutions.
@@ -231,26 +289,26 @@ class Export:
         if "dynamo" not in inspect.signature(_untyped.onnx.export).parameters:
             keywords.pop("dynamo")
         if open_batch:
-            named = [*self._names] if isinstance(self.loss, OutputLoss) else [*self._names, _OUTPUT]
+            named = [*self._names] if isinstance(self.loss, OutputLoss) else [*self._names, OUTPUT]
             keywords["dynamic_axes"] = {name: {0: "batch"} for name in named}
         # This exporter takes names from the attributes that lead to a tensor.
         self.prefix = "module." * len(self._wrappers) if dynamo else ""
         modes = [(each, each.training) for each in module.modules()]
-        kept = {name: buffer.detach().clone() for name, buffer in self._own.named_buffers()}
         hooks: List[Any] = []
         try:
-            with exporting(), padding_rows_stay(module), paths_drop(module):
+            writing = (padding_rows_stay(module), paths_drop(module), averages_are_computed(module))
+            with kept(self._own) as attributes, as_written(), exporting(), writing[0], writing[1], writing[2]:
                 # A wrapper in evaluation mode would merge parameters that happen to be equal.
-                for wrapper in self._wrappers:
+                for wrapper in [*self._wrappers, carrying]:
                     wrapper.training = True
                 if not is_training(self._own):
                     module.train()
                 if not isinstance(self.loss, OutputLoss):
-                    hooks.append(module.register_forward_hook(self._refuse_several))
+                    hooks.append(self._module.register_forward_hook(self._refuse_several))
                 if dynamo:
                     # This exporter does not run the module, so what a run changes is found here.
-                    look(module, self._inputs, True, self._places)
-                    self.changed, self.counts = changed_buffers(self._own, kept)
+                    look(self._module, self._inputs, True, self._places, states)
+                    self._note_changes(states)
 
                 def write() -> None:
                     _untyped.onnx.export(
@@ -260,40 +318,79 @@ class Export:
                         training=torch.onnx.TrainingMode.PRESERVE,
                         opset_version=_OPSET,
                         input_names=self._names,
-                        output_names=[_OUTPUT],
+                        output_names=[OUTPUT, *(f"{NEXT}{name}" for name in self.carried)],
                         **keywords,
                     )
 
                 if dynamo:
-                    refuse_other_changes(self.changed)
+                    if self.carried:
+                        raise Error("PyTorch's newer exporter cannot express what a module changes")
                     self._places.refuse()
                     write()
                 else:
                     self._places = Places()
-                    with one_way(), writing_gradients(module, True, self._places):
-                        write()
-                self._drawn = drawn_only_in_training(module, self._inputs, self._places)
+                    try:
+                        with one_way(), writing_gradients(module, True, self._places, states):
+                            write()
+                    finally:
+                        self._note_changes(states)
+                    others = [name for name in self.carried if evaluates_otherwise(states.slot(name))]
+                    self._reached = next(iter(others), carrying.reached)
+                self._counting = attributes.check(lambda: self._module(*self._inputs))
+                self._drawn = drawn_only_in_training(self._module, self._inputs, self._places)
         finally:
             for hook in hooks:
                 hook.remove()
-            # Tracing runs the module once, which changes running statistics.
             for each, training in modes:
                 each.training = training
-            if not dynamo:
-                self.changed, self.counts = changed_buffers(self._own, kept)
-            with torch.no_grad():
-                for name, buffer in self._own.named_buffers():
-                    buffer.copy_(kept[name])
+            # Tracing runs the module once, which changes running statistics.
+            states.restore()
         tensors = [*self._own.named_parameters(remove_duplicate=False), *self._own.named_buffers(remove_duplicate=False)]
         self.folder.names = _names_in(self.folder.path, [self.prefix + name for name, _ in tensors])
-        return self.folder.path
+
+    def _note_changes(self, states: States) -> None:
+        self.carried, self.counts = states.carried(), states.counts()
+        self.changed = [name for name in states.changed() if name not in self.counts]
+
+    def _refuse_trained(self) -> None:
+        """Rejects a module that changes parameters that have gradients."""
+        names = {id(each): name for name, each in self._own.named_parameters() if each.requires_grad}
+        if not set(names.values()) & set(self.carried):
+            return
+        states = States(self._own)
+        modes = [(each, each.training) for each in self._module.modules()]
+        parameters = [each for each in self._own.parameters() if names.get(id(each)) in self.carried]
+        try:
+            if not is_training(self._own):
+                self._module.train()
+            with torch.enable_grad(), Noticing(states):
+                results = [each for each in _tree.tree_leaves(self._module(*self._inputs)) if isinstance(each, torch.Tensor)]
+            total: Any = sum(each.sum() for each in results if each.requires_grad)
+            gradients = torch.autograd.grad(total, parameters, allow_unused=True)
+        finally:
+            for each, training in modes:
+                each.training = training
+            states.restore()
+        trained = [names[id(each)] for each, gradient in zip(parameters, gradients) if gradient is not None]
+        if trained:
+            raise refused(trained, "which the optimizer changes as well")
+
+    def takes(self, name: str) -> bool:
+        """Returns whether the module can be given an input of this name."""
+        parameters = inspect.signature(self._own.forward).parameters
+        return name in parameters or any(each.kind == inspect.Parameter.VAR_KEYWORD for each in parameters.values())
 
     def refuse_evaluation(self) -> None:
         """Rejects evaluation of a module that does something else in training, which the export repeats.
 
         Raises:
-            forebay.InvalidArgument: It draws random numbers in training only.
+            forebay.InvalidArgument: It draws random numbers in training only, or its results depend on what it changes.
         """
+        if self._reached is not None:
+            raise InvalidArgument(
+                f"the module's results depend on '{self._reached}', which it changes when it runs, and in evaluation mode it may not. Call write_back() "
+                "and evaluate or export the module itself"
+            )
         if self._drawn is not None:
             raise InvalidArgument(
                 f"the module draws random numbers {self._drawn}, in training mode only, but its export draws them always. Call write_back() and "
@@ -303,10 +400,11 @@ class Export:
     def _refuse_several(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
         """Rejects several outputs, because Forebay's losses take one."""
         count = sum(isinstance(value, torch.Tensor) for value in _tree.tree_leaves(outputs))
-        if count > 1:
+        if count != 1:
+            several = f"{count} tensors ({type(outputs).__name__})" if count > 1 else type(outputs).__name__
             raise InvalidArgument(
-                f"the module returns {count} tensors ({type(outputs).__name__}), but this loss accepts only one; pass a loss that is a function of what the "
-                "module returns and of labels, and example_labels"
+                f"the module returns {several}, but this loss accepts only one tensor; pass a loss that is a function of what the module returns "
+                "and of labels, and example_labels"
             )
 
 
@@ -329,7 +427,7 @@ def _input_names(module: nn.Module, count: int) -> List[str]:
     """Returns the names of a module's inputs: those in its ``forward`` if each names a single argument."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = [each.name for each in inspect.signature(module.forward).parameters.values() if each.kind in kinds]
-    taken = {_OUTPUT, _LABELS}
+    taken = {OUTPUT, _LABELS}
     if len(parameters) >= count and not taken & set(parameters[:count]):
         return parameters[:count]
     return [f"input_{index}" for index in range(count)]

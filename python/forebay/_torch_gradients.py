@@ -8,7 +8,7 @@ import functools
 import linecache
 import os
 import sys
-from types import BuiltinMethodType, FrameType, FunctionType, MethodType
+from types import BuiltinFunctionType, BuiltinMethodType, FrameType, FunctionType, MethodDescriptorType, MethodType
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, cast
 
 import torch
@@ -18,6 +18,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
 from ._torch_dropping import FUNCTIONS
+from ._torch_functions import EXPORTED, ended
+from ._torch_states import States, is_data, notes_statistics, run_following, traced, untraced
 from .errors import Error
 
 # Parts of PyTorch have no types.
@@ -31,26 +33,14 @@ _RANDOM = frozenset(
     + [f"{name}{end}" for name in ("bernoulli", "normal", "uniform", "exponential", "random", "geometric") for end in ("", "_")]
     + ["multinomial", "poisson", "randperm", "gumbel_softmax"]
 )
+#: Attributes that the exporter does not know.
+_ADJOINTS: Tuple[Any, ...] = (torch.Tensor.H, torch.Tensor.mH)
 #: How ``Function.apply`` is defined.
 _APPLY: Any = vars(torch.autograd.Function)["apply"]
 
 
 class FinalError(Error):
     """No exporter can write the module."""
-
-
-class _End(torch.autograd.Function):
-    """Marks a tensor through which no gradient passes."""
-
-    @staticmethod
-    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
-        ctx.mark_non_differentiable(value)
-        return value.clone()
-
-    @staticmethod
-    def symbolic(graph: Any, value: Any) -> Any:
-        """Returns the node that marks it."""
-        return graph.op("forebay::Identity", value).setType(value.type())
 
 
 class _Normalization(torch.autograd.Function):
@@ -116,10 +106,11 @@ class Places:
 class _Noting(TorchFunctionMode):
     """Sees every operation of a module, and notes what only one exporter can write."""
 
-    def __init__(self, trains: bool, places: Places) -> None:
+    def __init__(self, trains: bool, places: Places, states: States) -> None:
         super().__init__()
         self._trains = trains
         self._places = places
+        self._states = states
 
 
 class _Watch(_Noting):
@@ -129,19 +120,25 @@ class _Watch(_Noting):
         named = kwargs or {}
         if not _untyped.jit.is_tracing():
             return func(*args, **named)
+        notes_statistics(func, args, named, self._states)
         if func is _batch_norm and self._trains:
             func = self._normalize
-        elif isinstance(func, FunctionType):
-            func = FUNCTIONS.get(func, func)
-        elif getattr(func, "__self__", None) is torch.Tensor.data and func.__name__ == "__get__":
+        elif isinstance(func, (FunctionType, BuiltinFunctionType, MethodDescriptorType)):
+            func = EXPORTED.get(func, FUNCTIONS.get(func, func))
+        elif is_data(func):
             # The trace would hold the numbers of the example.
             func = torch.Tensor.detach
-        if getattr(func, "__name__", "") in _RANDOM:
+        elif getattr(func, "__self__", None) in _ADJOINTS and not args[0].is_complex():
+            func = _transposed
+        name = getattr(func, "__name__", "")
+        if name in _RANDOM:
             self._places.draws.append(place(_frame_of_the_module()))
+        if name == "register_hook":
+            _refuse_hook()
         target = args[0] if args and isinstance(args[0], torch.Tensor) else None
         before = None if target is None else traced(target)
         given = _with_gradient((args, named))
-        result = func(*args, **named)
+        result = run_following(func, args, named, self._states.target(func, args, named), self._states)
         if given:
             found = [value for value in _tree.tree_leaves(result) if isinstance(value, torch.Tensor)]
             if target is not None and traced(target) is not before and not any(value is target for value in found):
@@ -157,7 +154,7 @@ class _Watch(_Noting):
     def _end(self, value: torch.Tensor) -> None:
         """Lets no gradient pass a tensor. It stays the same object, which others may share."""
         self._places.add("lets no gradient pass")
-        marked = cast(Any, _End).apply(value)
+        marked = ended(value)
         _untyped._C._set_value_trace(value, traced(marked))
 
     def _normalize(
@@ -185,6 +182,12 @@ class _Look(_Noting):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
         named = kwargs or {}
         given = _with_gradient((args, named))
+        if getattr(func, "__name__", "") == "register_hook":
+            _refuse_hook()
+        if is_data(func):
+            func = torch.Tensor.detach
+        notes_statistics(func, args, named, self._states)
+        self._states.target(func, args, named)
         result = func(*args, **named)
         is_normalization = func is _batch_norm and self._trains
         if is_normalization and not _takes_statistics(*args, **named):
@@ -197,6 +200,17 @@ class _Look(_Noting):
         return result
 
 
+def _refuse_hook() -> None:
+    raise FinalError(
+        f"the module adds a hook to a gradient {place(_frame_of_the_module())}, which its export does not have; remove it, or compute the gradient "
+        "that it makes in an autograd.Function"
+    )
+
+
+def _transposed(matrix: torch.Tensor) -> torch.Tensor:
+    return matrix.transpose(-2, -1)
+
+
 def _takes_statistics(
     x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5
 ) -> bool:
@@ -204,9 +218,9 @@ def _takes_statistics(
     return training or mean is None or variance is None
 
 
-def look(module: nn.Module, inputs: Tuple[Any, ...], trains: bool, places: Places) -> None:
+def look(module: nn.Module, inputs: Tuple[Any, ...], trains: bool, places: Places, states: States) -> None:
     """Runs a module and notes what the newer exporter cannot express."""
-    with torch.enable_grad(), _Look(trains, places):
+    with torch.enable_grad(), _Look(trains, places, states):
         module(*inputs)
 
 
@@ -235,9 +249,9 @@ def drawn_only_in_training(module: nn.Module, inputs: Tuple[Any, ...], places: P
 
 
 @contextlib.contextmanager
-def writing_gradients(module: nn.Module, trains: bool, places: Places) -> Iterator[None]:
+def writing_gradients(module: nn.Module, trains: bool, places: Places, states: States) -> Iterator[None]:
     """A context manager in which tracing a module also records where gradients end, and, if it ``trains``, which normalizations keep their
-    statistics. Gradients that the module defines are recorded as functions of its operations.
+    statistics; the parameters and buffers that it changes then stand for their new values. Gradients that the module defines are recorded as functions of its operations.
 
     Raises:
         forebay.Error: The module defines a gradient that cannot be recorded.
@@ -248,7 +262,7 @@ def writing_gradients(module: nn.Module, trains: bool, places: Places) -> Iterat
     for names, name, apply in kept:
         names[name] = functools.partial(_applied, apply.__self__)
     try:
-        with torch.enable_grad(), _Watch(trains, places):
+        with torch.enable_grad(), _Watch(trains, places, states):
             yield
     finally:
         function.apply = _APPLY
@@ -271,14 +285,6 @@ def _kept_applies(module: nn.Module) -> List[Tuple[Dict[str, Any], str, Any]]:
     return [(place, name, value) for place in places for name, value in place.items() if is_apply(value)]
 
 
-def traced(tensor: torch.Tensor) -> Any:
-    """Returns the value of the trace that stands for a tensor, or ``None`` if it has none."""
-    try:
-        return _untyped._C._get_value_trace(tensor)
-    except RuntimeError:
-        return None
-
-
 #: Trace nodes that query sizes, which each plan fixes, or that take nothing but the sizes of their operand.
 _SIZES = frozenset(
     ["aten::size", "aten::dim", "aten::numel", "aten::len", "aten::_shape_as_tensor", "onnx::Shape", "prim::shape"]
@@ -289,20 +295,20 @@ _SIZES = frozenset(
 
 def is_computed(tensor: torch.Tensor) -> bool:
     """Returns whether a traced tensor is computed from the values, not just the sizes, of an input or a parameter."""
-    return any(value.node().kind() == "prim::Param" for value in _sources(tensor))
+    return any(value.node().kind() == "prim::Param" for value in sources(tensor))
 
 
 def keep_input(result: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
     """Returns the result of a module that is traced, so that it depends on an input even if the module does not use it: exporters drop such
     inputs."""
     wanted = traced(given)
-    if wanted is None or traced(result) is None or any(value.unique() == wanted.unique() for value in _sources(result)):
+    if wanted is None or traced(result) is None or any(value.unique() == wanted.unique() for value in sources(result)):
         return result
     first = given.reshape(-1)[0]
     return result + (first != first).to(result.dtype) * 0
 
 
-def _sources(tensor: torch.Tensor) -> Iterator[Any]:
+def sources(tensor: torch.Tensor) -> Iterator[Any]:
     """Returns the traced values of which a tensor is computed, except those of which it only has the sizes."""
     values: List[Any] = [traced(tensor)]
     seen = set()
@@ -354,7 +360,7 @@ def _applied(kind: Any, *operands: Any, **named: Any) -> Any:
         return operands[0](*operands[2:])
     if not _untyped.jit.is_tracing() or hasattr(kind, "symbolic") or not torch.is_grad_enabled() or not _with_gradient(operands):
         return apply(*operands)
-    factors = _untraced(lambda: _factors(kind, apply, operands))
+    factors = untraced(lambda: _factors(kind, apply, operands))
     if factors is None:
         return _forward(kind, operands)[0]
     # The result has the gradients of products with factors that do not depend on anything.
@@ -430,14 +436,3 @@ def _forward(kind: Any, operands: Tuple[Any, ...]) -> Tuple[Any, _Context]:
 def _backward(kind: Any, context: _Context, cotangent: torch.Tensor) -> Tuple[Any, ...]:
     gradients = kind.backward(context, cotangent)
     return gradients if isinstance(gradients, tuple) else (gradients,)
-
-
-def _untraced(compute: Callable[[], Any]) -> Any:
-    """Computes something that is not part of the trace."""
-    state = _untyped._C._get_tracing_state()
-    _untyped._C._set_tracing_state(None)
-    try:
-        return compute()
-    finally:
-        _untyped._C._set_tracing_state(state)
-

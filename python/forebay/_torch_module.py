@@ -5,22 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, cast
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 from torch.utils import _pytree
 
 from . import _forebay, _options
 from ._arrays import Native, from_native, to_native
 from ._model import Model, native_model
 from ._options import EngineOptions, Size
+from ._torch_attributes import constants, kept, warn_about
 from ._torch_embeddings import padding_rows_stay
 from ._torch_gradients import FinalError, Places, look, writing_gradients
-from ._torch_tracing import exporting, one_way
+from ._torch_states import NEXT, Carried, Noticing, States, add_to_names, averages_are_computed, refused, slots
+from ._torch_tracing import as_written, exporting, one_way
 from .errors import Error, InvalidArgument
 
 if TYPE_CHECKING:
@@ -33,7 +35,9 @@ _OPSET = 18
 _PREFIX = "module."
 _STEP = "forebay.step"
 _COUNTER = "num_batches_tracked"
-_NEXT, _GRADIENT = "next:", "gradient:"
+_GRADIENT = "gradient:"
+#: Threads that share a module take turns at updating it, because counters are read before they are written.
+_updating = threading.Lock()
 _HALF = (torch.float16, torch.bfloat16)
 #: The number of kinds of calls for which a module keeps its plans. Each has an export with all weights on disk.
 _PASSES_MAX = 16
@@ -66,6 +70,8 @@ class CompiledModule(nn.Module):
         if _untyped.jit.is_tracing():
             # It is part of a module that is exported.
             return self.module(*arguments, **named)
+        if _untyped._C._functorch.peek_interpreter_stack() is not None:
+            raise InvalidArgument("a compiled module does not run within the transforms of torch.func, such as vmap; use the module itself there")
         call = _Call(arguments, named)
         if any(value.numel() == 0 for value in call.tensors):
             # There is nothing to compute, and kernels have no empty tensors.
@@ -76,11 +82,12 @@ class CompiledModule(nn.Module):
             _refuse_other_gradients(self.module, inputs)
         # What autocast converts is part of the plans.
         parts = tuple(id(each) for each in _untyped.nn.Module.modules(self.module))
-        modes = tuple(each.training for each in _untyped.nn.Module.modules(self.module))
-        key = (modes, _autocast(), tuple((value.dtype, value.requires_grad) for value in inputs), call.key, parts)
+        key = (constants(self.module), _autocast(), tuple((value.dtype, value.requires_grad) for value in inputs), call.key, parts)
         passes = self._passes.get(key)
         if passes is None or passes.is_stale(self.module):
-            passes = _Passes(self.module, call, inputs, self._engine)
+            # Whoever keeps tensors in another way, as checkpoints do, is not to see those of the export.
+            with torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged):
+                passes = _Passes(self.module, call, inputs, self._engine)
         # The plans used last come last, and the first ones go. A call keeps its plans for its backward pass.
         self._passes.pop(key, None)
         self._passes[key] = passes
@@ -101,6 +108,10 @@ class CompiledModule(nn.Module):
         return passes.restore(outputs)
 
 
+def _unchanged(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
 class _Run(torch.autograd.Function):
     """Runs the forward pass by one plan and the backward pass by another, which recomputes the forward pass."""
 
@@ -116,10 +127,29 @@ class _Run(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, *gradients: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         passes: _Passes = ctx.passes
-        return (None, None, *passes.backwards(ctx.saved_tensors, gradients, ctx.needs_input_grad[2:]))
+        tensors: Tuple[torch.Tensor, ...] = ctx.saved_tensors
+        with torch.no_grad():
+            found = passes.backwards(tensors, gradients, ctx.needs_input_grad[2:])
+        if torch.is_grad_enabled():
+            # They can be used, but not differentiated.
+            found = [None if each is None else cast(Any, _Once).apply(each, *tensors, *gradients) for each in found]
+        return (None, None, *found)
+
+
+class _Once(torch.autograd.Function):
+    """Returns its first operand, and rejects gradients of it."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, *_: Any) -> torch.Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise InvalidArgument(
+            "a compiled module has no gradients of gradients, as gradient penalties and Hessians need; use the module itself for them"
+        )
 
 
 class _Call:
@@ -168,8 +198,20 @@ class _Flat(nn.Module):
         #: What the module returned the last time, with the types of tensors in their place.
         self.outputs: List[Any] = []
         self.arrangement: Any = None
+        #: What the module changes, with its parameters and buffers, while it is traced.
+        self.carried: Tuple[List[str], Optional[States]] = ([], None)
+
+    def state_dict(self, *arguments: Any, **named: Any) -> Any:
+        """Returns what the exporter takes names from, with buffers that are not saved."""
+        found = super().state_dict(*arguments, **named)
+        names, states = self.carried
+        if states is not None:
+            add_to_names(found, named.get("prefix", ""), names, states)
+        return found
 
     def forward(self, *inputs: Any) -> Any:
+        names, states = self.carried
+        carried = None if states is None else Carried(names, states)
         own = [value if value.dtype == dtype else value.to(dtype) for value, dtype in zip(inputs, self.types)]
         arguments, named = self.call.arguments(own)
         outputs, self.arrangement = _tree.tree_flatten(self.module(*arguments, **named))
@@ -182,7 +224,8 @@ class _Flat(nn.Module):
         if not tensors:
             raise InvalidArgument("a compiled module must return at least one tensor")
         self.outputs = [output.dtype if isinstance(output, torch.Tensor) else output for output in outputs]
-        return tuple(output.float() if output.dtype in _HALF else output for output in tensors)
+        travelling = tuple(output.float() if output.dtype in _HALF else output for output in tensors)
+        return travelling if carried is None else (*travelling, *carried.next())
 
 
 class _Passes:
@@ -201,6 +244,7 @@ class _Passes:
         self._inputs = [f"input_{index}" for index in range(len(inputs))]
         exported = _export(flat, inputs, self._inputs, path)
         self._outputs, self._counts, self._lost = exported.outputs, exported.counts, exported.lost
+        self._carried = frozenset(exported.carried)
         self._arrangement, self._template = flat.arrangement, flat.outputs
         self._model = Model(path)
         self._forwards = self._session("forwards")
@@ -225,8 +269,8 @@ class _Passes:
         taken = {name[len(_PREFIX) :] for name in self._names}
         is_constant = {name: name not in taken and not name.endswith(_COUNTER) for name in buffers}
         self._constants = {name: _state(buffer) for name, buffer in buffers.items() if is_constant[name]}
-        updated = {name[len(_NEXT) + len(_PREFIX) :] for name, _, _ in self._forwards.outputs() if name.startswith(_NEXT)}
-        refuse_changed([name[len(_PREFIX) :] for name in exported.changed if name[len(_PREFIX) :] not in updated])
+        updated = {name[len(NEXT) + len(_PREFIX) :] for name, _, _ in self._forwards.outputs() if name.startswith(NEXT)}
+        refuse_unchanged([name[len(_PREFIX) :] for name in exported.changed if name[len(_PREFIX) :] not in updated])
 
     def _session(self, part: str) -> _forebay.Session:
         return _forebay.Session(native_model(self._model), self._engine, _options.open_sizes(None, None), part, self._training)
@@ -246,17 +290,17 @@ class _Passes:
             own = name[len(_PREFIX) :]
             if name in given:
                 found.append(given[name])
-            elif own in parameters:
+            elif own in parameters and name not in self._carried:
                 found.append(parameters[own])
             else:
-                # A copy, because the buffer changes before the backward pass reads it.
-                found.append(buffers[own].detach().clone())
+                # A copy, because it changes before the backward pass reads it.
+                found.append((parameters if own in parameters else buffers)[own].detach().clone())
         return found
 
     def forwards(self, tensors: Sequence[torch.Tensor]) -> Tuple[Tuple[torch.Tensor, ...], Dict[str, torch.Tensor]]:
         """Runs the forward pass and returns the module's outputs and the next values of running statistics."""
         found = _run(self._forwards, dict(zip(self._names, tensors)))
-        statistics = {name: tensor for name, tensor in found.items() if name.startswith(_NEXT)}
+        statistics = {name: tensor for name, tensor in found.items() if name.startswith(NEXT)}
         like = next((tensor for name, tensor in zip(self._names, tensors) if name != _STEP), None)
         outputs = tuple(found[name] for name in self._outputs)
         return outputs if like is None else tuple(output.to(like.device) for output in outputs), statistics
@@ -282,13 +326,14 @@ class _Passes:
         """Updates running statistics to their next values."""
         if not statistics:
             return
-        buffers = dict(module.named_buffers(remove_duplicate=False))
+        places = slots(module)
         owners: Dict[str, None] = {}
-        with torch.no_grad():
+        with _updating, torch.no_grad():
             for name, tensor in statistics.items():
-                own = name[len(_NEXT) + len(_PREFIX) :]
-                buffers[own].copy_(tensor)
-                owners[own.rpartition(".")[0]] = None
+                own = name[len(NEXT) :]
+                places[own[len(_PREFIX) :]].get().copy_(tensor)
+                if own not in self._carried:
+                    owners[own[len(_PREFIX) :].rpartition(".")[0]] = None
             add_counts(module, owners, self._counts, _PREFIX)
 
     def restore(self, outputs: Sequence[torch.Tensor]) -> Any:
@@ -352,8 +397,10 @@ class _Exported(NamedTuple):
 
     #: The names of its outputs.
     outputs: List[str]
-    #: The names of the buffers that a call changes.
+    #: The names of the parameters and buffers that a call changes.
     changed: List[str]
+    #: Those among them that the module changes in another way than normalizations change their statistics.
+    carried: List[str]
     #: By how much a call raises counters of batches.
     counts: Dict[str, int]
     #: Where its gradients are not those of the export.
@@ -366,35 +413,52 @@ def _export(flat: _Flat, inputs: Tuple[Any, ...], names: List[str], path: str) -
     """Writes a module as ONNX. The module is left unchanged."""
     trains = is_training(flat.module)
     modes = [(each, each.training) for each in flat.modules()]
-    kept = {name: buffer.detach().clone() for name, buffer in flat.named_buffers()}
-    watched = tuple(value.detach().requires_grad_(value.requires_grad) for value in inputs)
+    states = States(flat)
+    watched = tuple(value.detach().clone().requires_grad_(value.requires_grad) for value in inputs)
     mode = torch.onnx.TrainingMode.PRESERVE
 
     def write(**way: Any) -> None:
+        named = [*outputs, *(f"{NEXT}{name}" for name in carried)]
         with exporting():
             _untyped.onnx.export(
-                flat, watched, path, training=mode, opset_version=_OPSET, input_names=names, output_names=outputs, **way
+                flat, watched, path, training=mode, opset_version=_OPSET, input_names=names, output_names=named, **way
             )
 
     try:
-        with padding_rows_stay(flat, True):
+        with kept(flat.module), as_written(), padding_rows_stay(flat, True), averages_are_computed(flat):
             # In evaluation mode, the exporter would merge parameters that happen to be equal into one initializer. So the module keeps its
             # mode, but its wrapper does not.
             flat.training = True
             # Run once to find the number of outputs.
-            with exporting(), torch.no_grad():
-                outputs = [f"output_{index}" for index in range(len(flat(*inputs)))]
-            changed, counts = changed_buffers(flat, kept)
+            own = tuple(value.detach().clone() for value in inputs)
+            versions = [value._version for value in own]
+            with exporting(), torch.no_grad(), Noticing(states), kept(flat.module) as attributes:
+                outputs = [f"output_{index}" for index in range(len(flat(*own)))]
+                counting = attributes.check(lambda: flat(*own))
+            warn_about(counting)
+            if versions != [value._version for value in own]:
+                raise InvalidArgument(
+                    "the module changes its input in place, which its export does not; use operations that are not in place, such as "
+                    "nn.ReLU(inplace=False)"
+                )
+            carried, counts = states.carried(), states.counts()
+            changed = [name for name in states.changed() if name not in counts]
+            states.restore()
+            states = States(flat)
+            flat.carried = carried, states if carried else None
             places, lost = Places(), Places()
             failure: Optional[Error] = None
             try:
-                with one_way(), writing_gradients(flat, trains, places):
+                with one_way(), writing_gradients(flat, trains, places, states):
                     write(dynamo=False, do_constant_folding=False)
             except (InvalidArgument, FinalError, MemoryError):
                 raise
             except Exception as error:
-                look(flat, watched, trains, places)
-                refuse_other_changes([name[len(_PREFIX) :] for name in changed])
+                flat.carried = [], None
+                look(flat, watched, trains, places, states)
+                if carried:
+                    # The other exporter cannot express what a module changes.
+                    raise
                 if trains:
                     places.refuse()
                 # The other exporter has more operators.
@@ -411,21 +475,8 @@ def _export(flat: _Flat, inputs: Tuple[Any, ...], names: List[str], path: str) -
     finally:
         for each, was in modes:
             each.training = was
-        with torch.no_grad():
-            for name, buffer in flat.named_buffers():
-                buffer.copy_(kept[name])
-    return _Exported(outputs, changed, counts, lost, failure)
-
-
-def changed_buffers(module: nn.Module, before: Dict[str, torch.Tensor]) -> Tuple[List[str], Dict[str, int]]:
-    """Returns the names of buffers with other values than before, and by how much counters of batches have risen."""
-
-    def is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-        return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
-
-    changed = [(name, buffer) for name, buffer in module.named_buffers() if name in before and not is_same(buffer, before[name])]
-    counts = {name: int(buffer - before[name]) for name, buffer in changed if name.endswith(_COUNTER)}
-    return [name for name, _ in changed if name not in counts], counts
+        states.restore()
+    return _Exported(outputs, changed, carried, counts, lost, failure)
 
 
 def add_counts(module: nn.Module, owners: Iterable[str], counts: Dict[str, int], prefix: str, calls: int = 1) -> None:
@@ -436,18 +487,10 @@ def add_counts(module: nn.Module, owners: Iterable[str], counts: Dict[str, int],
             counter += calls * counts.get(prefix + f"{owner}.{_COUNTER}".lstrip("."), 1)
 
 
-def refuse_other_changes(names: Sequence[str]) -> None:
-    """Rejects a module that changes buffers without the names of running statistics."""
-    refuse_changed([name for name in names if not name.endswith(("running_mean", "running_var"))])
-
-
-def refuse_changed(names: Sequence[str]) -> None:
-    """Rejects a module that changes buffers: an export only has the running statistics of normalizations."""
+def refuse_unchanged(names: Sequence[str]) -> None:
+    """Rejects a module that changes parameters or buffers that its export does not change."""
     if names:
-        raise InvalidArgument(
-            f"the module changes its buffer{'s' if len(names) > 1 else ''} {', '.join(names)} when it runs, which its export does not "
-            "have: only running statistics of batch normalization are updated. Change buffers outside forward"
-        )
+        raise refused(names, "but no result depends on what changes them in its export")
 
 
 def refuse_others(module: Any) -> None:
@@ -456,15 +499,30 @@ def refuse_others(module: Any) -> None:
         raise InvalidArgument(f"expected a PyTorch module, not {type(module).__name__}")
 
 
+def refuse_hooks(module: nn.Module) -> None:
+    """Rejects a module whose parameters have hooks on gradients, which a step of a trainer does not call."""
+    for name, parameter in module.named_parameters():
+        untyped: Any = parameter
+        if untyped._backward_hooks or getattr(untyped, "_post_accumulate_grad_hooks", None):
+            raise InvalidArgument(
+                f"'{name}' has a hook on its gradient, which a trainer does not call; remove it, or compile the module (forebay.torch.compile)"
+            )
+
+
 def refuse_parts(module: nn.Module) -> None:
     """Rejects a module with parts that an export does not reproduce."""
     untyped: Any = module
     for name, each in untyped.named_modules():
-        if isinstance(each, nn.modules.batchnorm._BatchNorm):
-            if each.momentum is None and each.training and each.track_running_stats:
-                raise InvalidArgument(
-                    f"'{name}' averages its statistics over all batches (momentum=None); give it a momentum, or put it in evaluation mode"
-                )
+        label = f"'{name}'" if name else "the module"
+        if any(_untyped.nn.parameter.is_lazy(value) for value in [*each._parameters.values(), *each._buffers.values()]):
+            raise InvalidArgument(f"{label} has parameters without sizes; call the module once, which creates them")
+        if isinstance(each, torch.jit.ScriptModule):
+            raise InvalidArgument(f"{label} was compiled by torch.jit; pass the module that it was made from")
+        if each._backward_hooks or each._backward_pre_hooks:
+            raise InvalidArgument(
+                f"{label} has a hook for its backward pass, which its export does not have; remove it, or compute the gradient that it makes in "
+                "an autograd.Function"
+            )
         if isinstance(each, (nn.Embedding, nn.EmbeddingBag)):
             refused = [] if each.max_norm is None else ["max_norm"]
             refused += ["scale_grad_by_freq"] if each.scale_grad_by_freq and each.weight.requires_grad else []

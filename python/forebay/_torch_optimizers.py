@@ -23,6 +23,12 @@ def of_torch(optimizer: torch.optim.Optimizer) -> Tuple[Optimizer, List[Tuple[fl
     Raises:
         forebay.InvalidArgument: Forebay has no such optimizer, or its parameter groups differ in other settings.
     """
+    untyped: Any = optimizer
+    if getattr(untyped, "_optimizer_step_pre_hooks", None) or getattr(untyped, "_optimizer_step_post_hooks", None):
+        raise InvalidArgument(
+            f"the {type(optimizer).__name__} optimizer has a hook for its steps, which Forebay's steps do not call; remove it, and pass "
+            "callbacks to fit() instead"
+        )
     found = [_of_group(optimizer, group) for group in optimizer.param_groups]
     first = found[0]
     for number, each in enumerate(found):

@@ -45,6 +45,17 @@ def exporting() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def as_written() -> Iterator[None]:
+    """A context manager in which what ``torch.compile`` has compiled runs as it was written, so that it can be exported."""
+    if not hasattr(torch, "compiler") or not hasattr(torch.compiler, "set_stance"):
+        # Before PyTorch 2.6.
+        yield
+        return
+    with _untyped.compiler.set_stance("force_eager"):
+        yield
+
+
+@contextlib.contextmanager
 def one_way() -> Iterator[None]:
     """A context manager in which tracing a module fails if the module converts a tensor that depends on its inputs or parameters to a
     Python number, as an ``if`` or a loop does.

@@ -16,8 +16,9 @@ from . import _plan
 from ._optimizers import SGD, Adam8bit, AdamW8bit, NAdam, Optimizer, optimizer_named
 from ._options import EngineOptions, PathLike, Size
 from ._recipe import ParameterGroup, Schedule
-from ._torch_export import Export, LossLike, OptimizerLike
-from ._torch_module import CompiledModule, add_counts, compile, refuse_changed
+from ._torch_export import OUTPUT, Export, LossLike, OptimizerLike
+from ._torch_module import CompiledModule, add_counts, compile, refuse_unchanged
+from ._torch_states import Slot, slots
 from ._torch_optimizers import QUANTIZED_MIN, counts_steps, momentum_product, of_torch, states, steps_done, to_torch
 from ._trainer import Trainer as _Trainer
 from ._windows import Windows
@@ -116,6 +117,10 @@ class Trainer(_Trainer):
         begin = super().__init__
 
         def make(path: str) -> None:
+            if export.carried and options.get("processes") is not None:
+                raise InvalidArgument(
+                    f"the module changes {', '.join(export.carried)} when it runs, with what each process knows; train it by one process"
+                )
             begin(
                 path,
                 export.loss,
@@ -123,6 +128,7 @@ class Trainer(_Trainer):
                 device=device,
                 device_memory=device_memory,
                 batch_size=export.batch_size if batch_size is None else batch_size,
+                loss_output=OUTPUT if export.carried else None,
                 freeze=patterns + export.frozen(optimizer),
                 groups=self._groups(),
                 decay=decay,
@@ -181,7 +187,7 @@ class Trainer(_Trainer):
             forebay.Error: Something has no counterpart.
         """
         parameters = dict(self.module.named_parameters(remove_duplicate=False))
-        buffers = dict(self.module.named_buffers(remove_duplicate=False))
+        places = slots(self.module)
         infos: Dict[str, Tuple[int, ...]] = {name: array.shape for name, array in self.parameters().items()}
         self._parameters: Dict[str, nn.Parameter] = {}
         for name, shape in infos.items():
@@ -196,20 +202,22 @@ class Trainer(_Trainer):
         if len(matched) != len(self._parameters):
             raise Error("the export contains a parameter that is used in several places more than once, and would train each copy separately")
         of_optimizer = self._optimizer_states()
-        self._buffers: Dict[str, torch.Tensor] = {}
+        #: The buffers, and parameters without gradients, that steps change. A module can replace them by others.
+        self._buffers: Dict[str, Slot] = {}
         for name in self.state():
             if name in of_optimizer:
                 continue
-            buffer = buffers.get(name[len(self._prefix) :] if name.startswith(self._prefix) else "")
-            if buffer is None:
+            place = places.get(name[len(self._prefix) :] if name.startswith(self._prefix) else "")
+            if place is None:
                 raise Error(f"steps change '{name}' of the export, which is not a buffer of the module")
-            self._buffers[name] = buffer
-        refuse_changed([name for name in self._export.changed if self._prefix + name not in self._buffers])
+            self._buffers[name] = place
+        refuse_unchanged([name for name in self._export.changed if self._prefix + name not in self._buffers])
         #: The module's parameters and buffers by their names in the export.
-        self._held: Dict[str, torch.Tensor] = {**self._parameters, **self._buffers}
-        for name, tensor in [*parameters.items(), *buffers.items()]:
+        self._held: Dict[str, Slot] = {name: places[name[len(self._prefix) :]] for name in self._parameters}
+        self._held.update(self._buffers)
+        for name, place in places.items():
             if self._prefix + name in self._used():
-                self._held.setdefault(self._prefix + name, tensor)
+                self._held.setdefault(self._prefix + name, place)
         unused = [
             name
             for name, parameter in parameters.items()
@@ -238,7 +246,7 @@ class Trainer(_Trainer):
     def _read_module(self) -> None:
         """Takes over parameters, buffers and the optimizer's state as they are now."""
         values: Dict[str, Any] = {name: parameter.detach() for name, parameter in self._parameters.items()}
-        values.update(self._buffers)
+        values.update((name, place.get().detach()) for name, place in self._buffers.items())
         steps = 0
         if self.torch_optimizer is not None:
             done: Dict[str, int] = {}
@@ -260,13 +268,23 @@ class Trainer(_Trainer):
 
     def _note_versions(self) -> None:
         """Remembers the module as it is now, to notice changes."""
-        self._versions = {name: _version(tensor) for name, tensor in self._held.items()}
+        self._versions = {name: _version(place.get()) for name, place in self._held.items()}
 
     # Around steps.
 
     def _before_step(self) -> None:
         self._follow_module()
         self._follow_optimizer()
+
+    def _batch(self, inputs: Any, labels: Any) -> Any:
+        # As losses of PyTorch do: targets can be numbers of any type.
+        if isinstance(inputs, Mapping):
+            # Batches can have more than a module takes, such as the numbers of samples.
+            inputs = {name: value for name, value in inputs.items() if name in self._types or self._export.takes(name)}
+        is_target = isinstance(labels, torch.Tensor) and self._labels.dtype == "float32" and not labels.is_complex()
+        if is_target and labels.dtype != torch.float32 and labels.dim() == len(self._labels.shape):
+            labels = labels.float()
+        return super()._batch(inputs, labels)
 
     def _follow_module(self) -> None:
         """Takes over what has changed in the module since it was read or written: all of it, with the optimizer's state, if that was after the
@@ -275,7 +293,7 @@ class Trainer(_Trainer):
         Raises:
             forebay.InvalidArgument: Something has changed that is not trained.
         """
-        changed = [name for name, tensor in self._held.items() if self._versions[name] != _version(tensor)]
+        changed = [name for name, place in self._held.items() if self._versions[name] != _version(place.get())]
         if not changed:
             return
         constant = [name for name in changed if name not in self._parameters and name not in self._buffers]
@@ -287,7 +305,7 @@ class Trainer(_Trainer):
         if self.step_count == self._steps_before:
             self._read_module()
             return
-        self.set_values({name: self._held[name].detach() for name in changed})
+        self.set_values({name: self._held[name].get().detach() for name in changed})
         self._note_versions()
 
     def _after_fit(self) -> None:
@@ -321,9 +339,10 @@ class Trainer(_Trainer):
             for name, parameter in self._parameters.items():
                 parameter.copy_(_tensor(self.parameter(name)))
             state = self.state()
-            for name, buffer in self._buffers.items():
-                buffer.copy_(_tensor(state[name]))
-            owners = {name[len(self._prefix) :].rpartition(".")[0] for name in self._buffers}
+            for name, place in self._buffers.items():
+                place.get().copy_(_tensor(state[name]))
+            carried = {self._prefix + name for name in self._export.carried}
+            owners = {name[len(self._prefix) :].rpartition(".")[0] for name in self._buffers if name not in carried}
             add_counts(self.module, owners, self._export.counts, "", (steps - self._steps_before) * self._parts)
         self._note_versions()
         if self.torch_optimizer is not None:
@@ -438,6 +457,7 @@ def plan(
             train=train,
             device=device,
             device_memory=budget,
+            loss_output=OUTPUT if train and export.carried else None,
             freeze=export.frozen(optimizer) if train else (),
             batch_size=export.batch_size if batch_size is None else batch_size,
             **options,

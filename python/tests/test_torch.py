@@ -315,9 +315,6 @@ def test_what_cannot_be_is_refused() -> None:
     ]:
         with pytest.raises(forebay.InvalidArgument, match=words):
             forebay.torch.Trainer(module, x, optimizer=optimizer)
-    module.normalization.momentum = None
-    with pytest.raises(forebay.InvalidArgument, match="'normalization' averages its statistics over all batches"):
-        forebay.torch.Trainer(module, x)
     with pytest.raises(forebay.OutOfBudget) as error:
         forebay.torch.Trainer(Net(), x, simulate_device="1KiB")
     assert error.value.least is not None

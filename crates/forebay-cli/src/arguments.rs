@@ -16,7 +16,7 @@ use crate::heap_arguments::{HeapArguments, byte_count};
 use crate::lora_arguments::LoraArguments;
 use crate::loss_arguments::{LossArguments, LossKind};
 use crate::numbers::{below_one, not_negative, number_f64};
-use crate::optimizer_arguments::OptimizerArguments;
+use crate::optimizer_arguments::{OptimizerArguments, OptimizerKind};
 use crate::processes::{ProcessArguments, ShardKind};
 use crate::rank_arguments::RankArguments;
 use crate::record_arguments::RecordArguments;
@@ -71,31 +71,6 @@ pub enum Command {
     Replay(ReplayArguments),
 }
 
-/// How parameters are updated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OptimizerKind {
-    /// Stochastic gradient descent
-    Sgd,
-    /// Adam; weight decay is added to the gradient
-    Adam,
-    /// Adam with decoupled weight decay
-    Adamw,
-    /// Adam with 8-bit moments: a quarter of the state
-    Adam8bit,
-    /// AdamW with 8-bit moments: a quarter of the state
-    Adamw8bit,
-    /// The gradient divided by the root mean square of past gradients
-    Rmsprop,
-    /// The gradient divided by the square root of the sum of its squares
-    Adagrad,
-    /// The sign of an averaged gradient; decoupled weight decay
-    Lion,
-    /// AdamW with steps relative to the size of each parameter
-    Lamb,
-    /// Little state: mean squares of rows and columns; steps relative to the size of each parameter
-    Adafactor,
-}
-
 /// Which parameters decay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DecayKind {
@@ -146,7 +121,8 @@ pub struct TrainingArguments {
     /// The optimizer
     #[arg(long, value_enum, default_value = "sgd")]
     pub optimizer: OptimizerKind,
-    /// Learning rate [default: 0.001 for adam, adamw, adam8bit, adamw8bit and lamb, 0.0001 for lion, 0.01 for others]
+    /// Learning rate [default: 0.001 for adam, adamw, adam8bit, adamw8bit, radam and lamb, 0.002 for adamax and nadam, 1 for adadelta,
+    /// 0.0001 for lion, 0.01 for others]
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub learning_rate: Option<f32>,
     /// Momentum of sgd and rmsprop [default: 0]
@@ -155,21 +131,21 @@ pub struct TrainingArguments {
     /// Use Nesterov momentum (sgd only)
     #[arg(long, requires = "momentum")]
     pub nesterov: bool,
-    /// First decay rate of adam, adamw, adam8bit, adamw8bit, lion and lamb [default: 0.9]
+    /// First decay rate of adam, adamw, adam8bit, adamw8bit, adamax, nadam, radam, lion and lamb [default: 0.9]
     #[arg(long, value_name = "X", value_parser = below_one)]
     pub beta1: Option<f32>,
-    /// Second decay rate of adam, adamw, adam8bit, adamw8bit, lion and lamb, and decay rate of rmsprop's mean square
-    /// [default: 0.999; 0.99 for lion and rmsprop]
+    /// Second decay rate of adam, adamw, adam8bit, adamw8bit, adamax, nadam, radam, lion and lamb, and decay rate of the mean squares of
+    /// rmsprop and adadelta [default: 0.999; 0.99 for lion and rmsprop, 0.9 for adadelta]
     #[arg(long, value_name = "X", value_parser = below_one)]
     pub beta2: Option<f32>,
-    /// Epsilon of adam, adamw, adam8bit, adamw8bit, rmsprop, adagrad and lamb; the smallest size of a parameter for adafactor
-    /// [default: 1e-8; 1e-10 for adagrad, 1e-6 for lamb, 1e-3 for adafactor]
+    /// Epsilon of adam, adamw, adam8bit, adamw8bit, adamax, nadam, radam, rmsprop, adagrad, adadelta and lamb; the smallest size of a
+    /// parameter for adafactor [default: 1e-8; 1e-10 for adagrad, 1e-6 for adadelta and lamb, 1e-3 for adafactor]
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub epsilon: Option<f32>,
     /// Weight decay [default: 0; 0.01 for adamw, adamw8bit and lamb]
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub weight_decay: Option<f32>,
-    /// Which parameters decay [default: all; matrices for adamw, adamw8bit, lion, lamb and adafactor]
+    /// Which parameters decay [default: all; matrices for adamw, adamw8bit, lion, lamb, adafactor and --decoupled]
     #[arg(long, value_enum)]
     pub decay: Option<DecayKind>,
     /// Flags of specific optimizers.

@@ -1,5 +1,6 @@
-//! Ctrl-C handling: the first one requests a stop after the current step, the second one ends the program at once. A request to terminate
-//! and a hang-up count as Ctrl-C, except for a hang-up that the program was told to ignore (`nohup`).
+//! Ctrl-C handling: before the first step, it ends the program at once, because there is nothing to save. After that, the first one requests a
+//! stop after the current step, and the second one ends the program at once. A request to terminate and a hang-up count as Ctrl-C, except for
+//! a hang-up that the program was told to ignore (`nohup`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,6 +10,8 @@ use crate::failure::Failure;
 use crate::output;
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
+/// Whether steps may have run.
+static STEPS_RUN: AtomicBool = AtomicBool::new(false);
 
 /// Starts listening for Ctrl-C.
 ///
@@ -16,6 +19,10 @@ static REQUESTED: AtomicBool = AtomicBool::new(false);
 /// Fails if the system does not allow it.
 pub fn listen() -> Result<(), Failure> {
     let stop = || {
+        if !STEPS_RUN.load(Ordering::SeqCst) {
+            output::complain("interrupted before the first step");
+            forebay::files::exit(130);
+        }
         if REQUESTED.swap(true, Ordering::SeqCst) {
             forebay::files::exit(130);
         }
@@ -23,6 +30,11 @@ pub fn listen() -> Result<(), Failure> {
     };
     signals::keep_hang_ups_ignored(|| ctrlc::set_handler(stop))
         .map_err(|error| Failure::Failed(format!("cannot listen for Ctrl-C: {error}")))
+}
+
+/// From now on, the first Ctrl-C lets the current step finish.
+pub fn finish_steps() {
+    STEPS_RUN.store(true, Ordering::SeqCst);
 }
 
 /// Returns whether the user requested a stop.

@@ -39,10 +39,11 @@ pub fn add_to(report: &mut Value, metrics: &Metrics) {
     report["metrics"] = Value::Object(values);
 }
 
-/// Returns a line for each metric; a confusion matrix has one line per label.
-pub fn lines(metrics: &Metrics) -> Vec<String> {
+/// Returns a line for each metric, except for the accuracy if `counted` says that another line has it; a confusion matrix has one line per
+/// label.
+pub fn lines(metrics: &Metrics, counted: bool) -> Vec<String> {
     let mut lines = Vec::new();
-    for &metric in metrics.chosen() {
+    for &metric in metrics.chosen().iter().filter(|&&metric| !(counted && metric == Metric::Accuracy)) {
         if metric == Metric::Confusion {
             let rows = metrics.confusion().iter().enumerate().map(|(label, row)| {
                 let row: Vec<String> = row.iter().map(u64::to_string).collect();

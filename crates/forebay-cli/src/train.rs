@@ -314,6 +314,7 @@ impl<'a> Run<'a> {
         }
         let mut is_enough = reason.is_some();
         self.loader.end_at(steps);
+        interrupt::finish_steps();
         let progress = Progress::new(done, steps, self.arguments.report.json);
         is_enough |= self.validate_if_due(&progress)?;
         while self.trainer.step_count() < steps && !is_enough && !self.processes.any(interrupt::requested())? {

@@ -36,7 +36,7 @@ impl Validation {
     /// Returns them as lines of text.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![format!("{:<16} loss {:.6}", "validation", self.loss)];
-        let own = metrics::lines(&self.metrics);
+        let own = metrics::lines(&self.metrics, self.counts.is_some());
         let Some(counts) = &self.counts else { return [lines, own].concat() };
         let share = |share: Option<f64>| share.map_or("none".to_owned(), |share| format!("{share:.4}"));
         let (right, count) = (counts.right(), counts.count());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use forebay_base::Tensor;
 
 use crate::error::DataError;
-use crate::names::{file_name, listed};
+use crate::names::{file_name, has_extension, listed};
 
 /// The files of all classes.
 pub(crate) struct ClassFolders {
@@ -55,6 +55,31 @@ pub(crate) fn class_folders(
     let labels = Tensor::from_i64(&[labels.len() as u64], &labels);
     let classes = classes.iter().map(|path| file_name(path)).collect();
     Ok(ClassFolders { files, labels, classes, kind })
+}
+
+/// Extensions of files that are not read, with the formats to convert them to.
+const UNREAD: [(&[&str], &str); 3] = [
+    (&["gif", "avif", "heic", "heif", "jxl", "svg", "ico", "tga", "exr"], "images to PNG"),
+    (&["ogg", "oga", "opus", "mp3", "m4a", "aac", "aif", "aiff", "au", "wma"], "sounds to WAV or FLAC"),
+    (&["hdr", "img", "mgz", "mgh", "mha", "mhd", "dcm", "mnc"], "volumes to NIfTI (.nii)"),
+];
+
+/// Returns what to do with the first file of a folder or its subfolders that is of a known kind that is not read.
+///
+/// # Errors
+/// [`DataError`] if a folder cannot be listed.
+pub(crate) fn unread(folder: &Path) -> Result<Option<String>, DataError> {
+    let (folders, mut files): (Vec<PathBuf>, Vec<PathBuf>) =
+        listed(folder)?.into_iter().partition(|path| path.is_dir());
+    for folder in folders {
+        files.extend(listed(&folder)?);
+    }
+    let reason = |path: &PathBuf| {
+        let (_, target) = UNREAD.iter().find(|(extensions, _)| has_extension(path, extensions))?;
+        let path = path.strip_prefix(folder).unwrap_or(path).display();
+        Some(format!("files such as {path} are not read: convert {target}"))
+    };
+    Ok(files.iter().find_map(reason))
 }
 
 /// Returns whether a subfolder of a folder has a file of a kind.

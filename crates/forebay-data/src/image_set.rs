@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_base::Tensor;
 
-use crate::class_folders::{ClassFolders, class_folders, has_samples};
+use crate::class_folders::{ClassFolders, class_folders, has_samples, unread};
 use crate::dataset::{Batch, Description, Requirements, Source, size_of_files};
 use crate::digest::Digest;
 use crate::error::DataError;
@@ -44,16 +44,19 @@ impl ImageSet {
 /// # Errors
 /// [`DataError::Layout`] if there are no images, or the model takes none.
 pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source>, DataError> {
+    let ClassFolders { files, labels, classes, kind } = class_folders(folder, "images", is_image)?;
+    if files.is_empty() {
+        let unread = unread(folder)?.map(|reason| format!("; {reason}")).unwrap_or_default();
+        let reason = format!(
+            "no data in this folder: expected subfolders, one per class, of PNG, JPEG, WebP or TIFF images; or NIfTI \
+             pairs, .npy files, tar shards, or Parquet or Arrow files{unread}"
+        );
+        return Err(DataError::layout(folder, reason));
+    }
     let images = Images::of(requirements, "a folder of images").map_err(|reason| DataError::layout(folder, reason))?;
     if !requirements.label_shape.is_empty() {
         let shape = &requirements.label_shape;
         let reason = format!("a folder of images has one label per image, but the model expects {shape:?} per sample");
-        return Err(DataError::layout(folder, reason));
-    }
-    let ClassFolders { files, labels, classes, kind } = class_folders(folder, "images", is_image)?;
-    if files.is_empty() {
-        let reason = "no data in this folder: expected subfolders, one per class, of PNG, JPEG, WebP or TIFF images; or \
-                      NIfTI pairs, .npy files, tar shards, or Parquet or Arrow files";
         return Err(DataError::layout(folder, reason));
     }
     Ok(Box::new(ImageSet { kind, files, labels, classes: Some(classes), weights: None, images, skips_missing: false }))
@@ -237,6 +240,18 @@ mod tests {
         assert!(error.contains("a.png: not a readable image"), "{error}");
         assert!(open(folder.path(), &requirements(4)).err().unwrap().to_string().contains("1 or 3 channels"));
         let empty = tempfile::tempdir().unwrap();
-        assert!(open(empty.path(), &requirements(1)).err().unwrap().to_string().contains("one per class"));
+        let refused = || open(empty.path(), &requirements(4)).err().unwrap().to_string();
+        assert!(refused().contains("one per class") && !refused().contains("not read"), "{}", refused());
+        std::fs::create_dir(empty.path().join("cat")).unwrap();
+        for (name, words) in [
+            ("cat/a.GIF", "files such as cat/a.GIF are not read: convert images to PNG"),
+            ("brain.hdr", "files such as brain.hdr are not read: convert volumes to NIfTI (.nii)"),
+            ("cat/a.ogg", "files such as cat/a.ogg are not read: convert sounds to WAV or FLAC"),
+        ] {
+            let path = empty.path().join(name);
+            std::fs::write(&path, "").unwrap();
+            assert!(refused().ends_with(words), "{}", refused());
+            std::fs::remove_file(path).unwrap();
+        }
     }
 }

@@ -69,7 +69,12 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
     let mut opened = Vec::new();
     let mut found: Vec<(String, BTreeMap<String, Member>)> = Vec::new();
     for (number, shard) in (0..).zip(shards(path)?) {
-        let file = forebay_limits::open_regular(&shard).map_err(|error| DataError::io(&shard, error))?;
+        let file = forebay_limits::open_regular(&shard).map_err(|error| match is_pattern(&shard) {
+            true => {
+                DataError::layout(&shard, "no such file; for several tar shards, pass the folder that contains them")
+            }
+            false => DataError::io(&shard, error),
+        })?;
         members(&shard, &file, number, &mut found)?;
         opened.push((shard, file));
     }
@@ -117,11 +122,20 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
                 names.collect::<Result<_, _>>()?
             }
         };
-        let labels = named(if has_classes { "cls" } else { "y.npy" })?;
+        let labels = match (has_classes, members.get("y.npy")) {
+            (true, _) => named("cls")?,
+            (false, Some(&labels)) => labels,
+            (false, None) => named(if images.is_some() { "cls or y.npy" } else { "y.npy" })?,
+        };
         samples.push(Sample { key, inputs, labels });
     }
     let requirements = requirements.clone();
     Ok(Box::new(TarSet { shards: opened, samples, images, has_classes, requirements }))
+}
+
+/// Returns whether the name of a file that does not exist may be meant as a pattern for several files, as other programs read it.
+fn is_pattern(path: &Path) -> bool {
+    path.to_string_lossy().contains(['*', '?', '{']) && !path.exists()
 }
 
 /// Returns the names of those members that can be a sample's image: those whose name after the sample's is only the extension of an image,
@@ -372,6 +386,13 @@ mod tests {
         shard(&folder.path().join("1.tar"), &[("0.png", &a), ("0.cls", b"1"), ("0.png", &b), ("0.cls", b"2")]);
         let error = open(folder.path(), &requirements(&[1, 1, 1])).err().unwrap().to_string();
         assert!(error.contains("1.tar[0.png]: there are two such members, at bytes 512 and"), "{error}");
+        shard(&folder.path().join("0.tar"), &[("0.png", &a), ("1.png", &b), ("0.cls", b"1"), ("1.cls", b"1")]);
+        let refused =
+            |name: &str| open(&folder.path().join(name), &requirements(&[1, 1, 1])).err().unwrap().to_string();
+        assert!(refused("0.tar").contains("[0]: this sample has no cls or y.npy; it has png"), "{}", refused("0.tar"));
+        for pattern in ["*.tar", "{0..1}.tar"] {
+            assert!(refused(pattern).ends_with("pass the folder that contains them"), "{}", refused(pattern));
+        }
     }
 
     #[test]

@@ -10,8 +10,9 @@ use forebay_base::{DataType, Kernel, Tensor};
 pub const NEWEST_OPSET: i64 = 28;
 
 /// The domain of operators that ONNX has as well, but that training treats in another way: no gradient passes `Identity`, and
-/// `BatchNormalization` normalizes with its running statistics, which stay as they are. The Python package writes them for PyTorch modules;
-/// files that Forebay writes have ONNX's operators instead.
+/// `BatchNormalization` normalizes with its running statistics, which stay as they are. `Next` is an `Identity` whose result is an output of
+/// the graph and the contents that its second input, an initializer, has after a training step. The Python package writes them for PyTorch
+/// modules; files that Forebay writes have ONNX's operators instead.
 pub const FOREBAY: &str = "forebay";
 
 use crate::tensor::Contents;
@@ -250,6 +251,35 @@ pub struct Update {
     pub value: ValueId,
 }
 
+/// An axis of a value that has as many rows as a selection (`NonZero`) can have, in training: the selected ones first, then surplus ones.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Padded {
+    /// The axis. Each row of the selection takes the same number of positions there.
+    pub(crate) axis: usize,
+    /// The number of rows, with the surplus ones.
+    pub(crate) rows: u64,
+    /// For each row, a bool: whether it is selected.
+    pub(crate) selected: ValueId,
+}
+
+/// What is known about values that depend on selections, in training.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Padding {
+    /// Values with surplus rows.
+    pub(crate) rows: BTreeMap<ValueId, Padded>,
+    /// Constant sizes: for each element, the selection whose surplus rows it counts.
+    pub(crate) sizes: BTreeMap<ValueId, Vec<Option<Padded>>>,
+    /// Values computed from surplus rows, which no longer have an effect.
+    pub(crate) settled: BTreeSet<ValueId>,
+}
+
+impl Padding {
+    /// Whether the size of a value depends on a selection.
+    pub(crate) fn has_surplus(&self, value: ValueId) -> bool {
+        self.rows.contains_key(&value)
+    }
+}
+
 /// A graph of nodes that compute values. Nodes are ordered so that every value is computed before it is used.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
@@ -272,10 +302,14 @@ pub struct Graph {
     pub selects_branches: bool,
     /// Updates of initializers at the end of a step; empty for inference.
     pub updates: Vec<Update>,
+    /// The initializers that the model itself changes in a training step (`Next` of [`FOREBAY`]), each with its next value, an output.
+    pub(crate) carried: BTreeMap<ValueId, ValueId>,
     /// The elements of values that are sequences of tensors. Known once types are.
     pub(crate) sequences: BTreeMap<ValueId, Vec<ValueId>>,
     /// Optional values that are absent. Known once types are.
     pub(crate) absent: BTreeSet<ValueId>,
+    /// Values whose size is the number of selected elements. Known once types are.
+    pub(crate) padding: Padding,
     /// The first value of the backward pass; `None` if no gradient was taken.
     backward_from: Option<ValueId>,
     /// Later values that nevertheless belong to the forward pass: copies of forward values.
@@ -310,10 +344,12 @@ impl Graph {
         self.backward_from.get_or_insert(next);
     }
 
-    /// Returns the running statistics, which training changes although they are not parameters.
+    /// Returns the running statistics and the initializers that the model itself changes: training changes them although they are not
+    /// parameters.
     pub(crate) fn running_statistics(&self) -> BTreeSet<ValueId> {
         let nodes = self.nodes.iter().filter(|node| node.operation.name() == "BatchNormalization");
-        nodes.flat_map(|node| node.inputs.iter().skip(3).flatten().copied()).collect()
+        let statistics = nodes.flat_map(|node| node.inputs.iter().skip(3).flatten().copied());
+        statistics.chain(self.carried.keys().copied()).collect()
     }
 
     /// Whether the graph has a backward pass, or one is being added.
@@ -391,8 +427,8 @@ impl Graph {
     /// Whether no step changes a value's contents: it is a constant, or an initializer that has no update and whose type has no gradients.
     pub fn is_constant(&self, id: ValueId) -> bool {
         let Some(contents) = self.initializers.get(&id) else { return false };
-        self.constants.contains(&id)
-            || (!contents.data_type().has_gradients() && !self.updates.iter().any(|update| update.state == id))
+        let changes = || self.carried.contains_key(&id) || self.updates.iter().any(|update| update.state == id);
+        self.constants.contains(&id) || (!contents.data_type().has_gradients() && !changes())
     }
 
     /// The contents of a value if no step changes them.

@@ -95,7 +95,8 @@ pub fn infer_known(graph: &mut Graph, sizes: &Sizes) -> Result<Vec<Waiting>, Mod
                 Err(error) => return Err(error),
                 Ok(None) => {
                     graph.nodes.push(node.clone());
-                    match infer_and_fold(graph, graph.nodes.len() - 1, &mut folded_bytes) {
+                    let inferred = infer_and_fold(graph, graph.nodes.len() - 1, &mut folded_bytes);
+                    match inferred.and_then(|()| expand::note_padding(graph, &node)) {
                         Ok(()) => continue,
                         Err(error @ ModelError::NeedsValue { .. }) => {
                             graph.nodes.pop();

@@ -184,7 +184,8 @@ pub struct TrainingGraph {
     pub optimizer_state: Vec<(ValueId, ValueId)>,
     /// Moving averages of parameters, each with the parameter that it belongs to.
     pub averages: Vec<(ValueId, ValueId)>,
-    /// Running statistics of batch normalizations, which every step updates.
+    /// What every step changes without training it: running statistics of batch normalizations, and the initializers that the model itself
+    /// changes.
     pub running_statistics: Vec<ValueId>,
     /// Whether samples are normalized with statistics of their batch, so that the results depend on which samples are in a batch.
     pub has_batch_statistics: bool,
@@ -216,11 +217,13 @@ pub struct LossGraph {
 pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<TrainingGraph, ModelError> {
     options.optimizer.check()?;
     let mut graph = graph.clone();
+    graph.updates = graph.carried.iter().map(|(&state, &value)| Update { state, value }).collect();
     let prediction = outputs::choose(&mut graph, options)?;
     mixed::narrow(&mut graph, options.precision.as_ref())?;
     hold_frozen(&mut graph, options);
     let statistics = graph.running_statistics();
     let mut mode = mode::enter(&mut graph)?;
+    mode.statistics.extend(graph.carried.keys());
     let Losses { loss, labels, terms } = append_losses(&mut graph, prediction, options)?;
     let candidates = candidates(&graph, &statistics, options)?;
     let loss = accumulation::share(&mut graph, loss, options.accumulate);
@@ -253,6 +256,8 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
     hyperparameters.extend(factor);
     let averages = append_averages(&mut graph, &trained, options.average)?;
     graph.drop_dead_nodes();
+    // What the model itself changes can depend on the whole batch, too.
+    let has_batch_statistics = mode.has_batch_statistics || !graph.carried.is_empty();
     Ok(TrainingGraph {
         graph,
         loss,
@@ -265,7 +270,7 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
         averages,
         parameters: trained.into_iter().map(|(parameter, _)| parameter).collect(),
         optimizer_state,
-        has_batch_statistics: mode.has_batch_statistics,
+        has_batch_statistics,
         running_statistics: mode.statistics.into_iter().collect(),
     })
 }

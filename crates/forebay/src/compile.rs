@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use forebay_base::Kernel;
@@ -188,7 +189,7 @@ pub(crate) fn compile(
     let is_new = known.is_none();
     let step = match known {
         Some(plan) => Step::Planned(plan, None),
-        None => step_within(&program, groups.as_deref(), machine, &costs, layout, machine.searches_on())?,
+        None => step_within(&program, groups.as_deref(), machine, &costs, layout, machine.searches_on(), true)?,
     };
     if let Some(alike) = machine.alike.as_ref().filter(|_| is_new) {
         alike.add(&program, &costs, step.plan());
@@ -277,7 +278,7 @@ impl Compiled {
             }
         }
         let costs = self.forecast.costs();
-        let new = match step_within(&self.program, self.groups.as_deref(), machine, costs, None, false) {
+        let new = match step_within(&self.program, self.groups.as_deref(), machine, costs, None, false, false) {
             // The plan that is fastest with the measured durations may need more host memory.
             Err(error) if is_of_budgets(&error) => return Ok(None),
             new => new?,
@@ -436,7 +437,7 @@ impl Compiled {
     /// Fails if the budgets are too small; the plan is then unchanged.
     pub(crate) fn replan(&mut self, machine: &LimitedDevice) -> Result<(), Error> {
         let (costs, brief) = (self.forecast.costs(), machine.searches_on());
-        self.set_step(step_within(&self.program, self.groups.as_deref(), machine, costs, None, brief)?);
+        self.set_step(step_within(&self.program, self.groups.as_deref(), machine, costs, None, brief, true)?);
         self.search = None;
         Ok(())
     }
@@ -502,7 +503,8 @@ fn plan_options(
     }
 }
 
-/// Plans within the budgets, with a brief or a full search. A percentage of the peak requires the unlimited plan first.
+/// Plans within the budgets, with a brief or a full search. A percentage of the peak requires the unlimited plan first. Without
+/// `names_least`, the error for a limit that cannot be met does not name the least that can, which takes as long to find as several plans.
 fn step_within(
     program: &Program,
     groups: Option<&[Vec<usize>]>,
@@ -510,10 +512,11 @@ fn step_within(
     costs: &Costs,
     shared: Option<&SharedLayout>,
     brief: bool,
+    names_least: bool,
 ) -> Result<Step, Error> {
     let (options, limits) = (&machine.options.memory, machine.device.limits());
     if machine.limits_process() {
-        match process_memory::plan(program, groups, machine, costs, shared) {
+        match process_memory::plan(program, groups, machine, costs, shared, names_least) {
             Err(Error::MemoryLimit { .. }) if machine.may_simulate() => machine.simulate(),
             plan => return Ok(Step::Planned(plan?, options.spill_dir.clone())),
         }
@@ -524,7 +527,8 @@ fn step_within(
     let shares = [options.device_memory, options.host_memory];
     let in_core_peak_bytes = if shares.iter().any(|size| matches!(size, Some(MemorySize::Percent(_)))) {
         let unlimited = PlanOptions { omits_minimum: true, ..PlanOptions::default() };
-        plan_in_groups(program, groups, &unlimited, limits, costs)?.statistics.in_core_peak_bytes
+        let own_bytes = plan_in_groups(program, groups, &unlimited, limits, costs)?.statistics.in_core_peak_bytes;
+        machine.stage_bytes.fetch_max(own_bytes, Ordering::Relaxed).max(own_bytes)
     } else {
         0
     };

@@ -231,7 +231,8 @@ impl fmt::Display for Error {
             Error::Label { value, position, classes } => {
                 write!(
                     f,
-                    "label {value} at {position:?} is not one of the {classes} classes 0 to {}",
+                    "label {value} at {position:?} is not one of the {classes} classes 0 to {}; if it marks positions \
+                     without a label, pass it as --ignore-index",
                     classes.saturating_sub(1)
                 )
             }

@@ -86,7 +86,9 @@ mod tests {
         let classes = Classes { count: 3, axis: 1, ignore_index: None };
         let error = prepare(labels.clone(), &info(), Some(classes)).unwrap_err();
         assert_eq!(error, Error::Label { value: 3, position: vec![1, 0], classes: 3 });
-        assert_eq!(error.to_string(), "label 3 at [1, 0] is not one of the 3 classes 0 to 2");
+        let words = "label 3 at [1, 0] is not one of the 3 classes 0 to 2; if it marks positions without a label, pass it as \
+                     --ignore-index";
+        assert_eq!(error.to_string(), words);
         assert!(prepare(labels, &info(), Some(Classes { ignore_index: Some(3), ..classes })).is_ok());
         let negative = Tensor::from_i64(&[2, 2], &[0, -1, 0, 1]);
         assert!(matches!(prepare(negative, &info(), Some(classes)), Err(Error::Label { value: -1, .. })));

@@ -126,6 +126,7 @@ mod runner;
 mod schedule;
 pub mod session;
 mod shards;
+mod stage_budget;
 mod stages;
 mod step_report;
 pub mod tensor_info;

@@ -38,6 +38,8 @@ pub(crate) struct LimitedDevice {
     pub(crate) waiting_bytes: AtomicU64,
     /// The most bytes that planning took temporarily.
     pub(crate) planning_bytes: AtomicU64,
+    /// What the largest stage of a run takes without a budget, as far as it is known. Budgets given as percentages are shares of it.
+    pub(crate) stage_bytes: AtomicU64,
     /// The limit on the process that the first plan was given and later plans keep to.
     process_limit: Mutex<Option<ProcessLimit>>,
     /// See [`LimitedDevice::simulates`].
@@ -99,6 +101,7 @@ impl LimitedDevice {
             process_bytes: AtomicU64::new(0),
             waiting_bytes: AtomicU64::new(0),
             planning_bytes: AtomicU64::new(0),
+            stage_bytes: AtomicU64::new(0),
             process_limit: Mutex::new(None),
             alike: None,
         })
@@ -116,17 +119,32 @@ impl LimitedDevice {
         let is_limited = memory.host_memory.is_some() || self.process_limit().is_some();
         let counts = is_limited && memory.mode == MemoryMode::Planned;
         counts.then(|| LimitedDevice {
+            reserved_host_bytes: AtomicU64::new(self.reserved_host_bytes().saturating_add(value_bytes)),
+            ..self.copy()
+        })
+    }
+
+    /// Returns the same device with a budget of this many bytes of device memory.
+    pub(crate) fn with_device_memory(&self, bytes: u64) -> LimitedDevice {
+        let mut machine = self.copy();
+        machine.options.memory.device_memory = Some(MemorySize::Bytes(bytes));
+        machine
+    }
+
+    fn copy(&self) -> LimitedDevice {
+        LimitedDevice {
             device: self.device.clone(),
             options: self.options.clone(),
-            reserved_host_bytes: AtomicU64::new(self.reserved_host_bytes().saturating_add(value_bytes)),
+            reserved_host_bytes: AtomicU64::new(self.reserved_host_bytes()),
             spill_buffer_bytes: self.spill_buffer_bytes,
             process_bytes: AtomicU64::new(self.process_bytes.load(Ordering::Relaxed)),
             waiting_bytes: AtomicU64::new(self.waiting_bytes.load(Ordering::Relaxed)),
             planning_bytes: AtomicU64::new(self.planning_bytes.load(Ordering::Relaxed)),
+            stage_bytes: AtomicU64::new(self.stage_bytes.load(Ordering::Relaxed)),
             process_limit: Mutex::new(self.process_limit()),
             simulates: AtomicBool::new(self.simulates()),
             alike: self.alike.clone(),
-        })
+        }
     }
 
     /// Returns whether the search for a plan continues while steps run.
@@ -288,6 +306,13 @@ impl LimitedDevice {
             resolved: None,
             simulates: self.simulates(),
         }
+    }
+
+    /// Returns whether a budget was given for any memory.
+    pub(crate) fn has_budget(&self) -> bool {
+        let memory = &self.options.memory;
+        let is_limited = memory.memory_limit.is_some_and(|limit| limit != MemoryLimit::Unlimited);
+        is_limited || [memory.device_memory, memory.simulate_device, memory.host_memory].iter().any(Option::is_some)
     }
 
     /// Returns whether what exceeds host memory can go to disk.

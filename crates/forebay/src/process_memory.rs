@@ -92,13 +92,15 @@ pub(crate) fn refusal(machine: &LimitedDevice) -> Result<Error, Error> {
 /// Plans a step so that the process stays within its limit, or within the free memory if it has none.
 ///
 /// # Errors
-/// Fails if the limit cannot be met; the error names the lowest limit that can.
+/// Fails if the limit cannot be met; the error names the lowest limit that can, or what everything takes unless `names_least`: finding the
+/// lowest takes as long as several plans.
 pub(crate) fn plan(
     program: &Program,
     groups: Option<&[Vec<usize>]>,
     machine: &LimitedDevice,
     costs: &Costs,
     shared: Option<&SharedLayout>,
+    names_least: bool,
 ) -> Result<Plan, Error> {
     let (options, limits) = (&machine.options, machine.device.limits());
     let peak_before_bytes = peak_bytes();
@@ -150,8 +152,8 @@ pub(crate) fn plan(
         let options = PlanOptions { device_budget_bytes, one_pool: true, names_least, ..plain.clone() };
         plan_in_groups(program, groups, &options, limits, costs)
     };
-    // Finding the smallest budget takes as long as several plans. If a simulated device is tried next, no error is reported.
-    let names_least = !machine.may_simulate();
+    // If a simulated device is tried next, no error is reported.
+    let names_least = names_least && !machine.may_simulate();
     loop {
         let budget_bytes = limit.bytes.saturating_sub(besides_bytes);
         let planned = match in_one_pool(budget_bytes, names_least && !machine.spills()) {
@@ -449,7 +451,41 @@ pub(crate) fn is_exceeded(program: &Program, plan: &Plan, machine: &LimitedDevic
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    use forebay_model::lower::lower;
+    use forebay_model::{infer, onnx};
+    use forebay_plan::cost::estimate;
+    use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
+
+    use crate::options::EngineOptions;
+
+    /// Naming the least takes as long as several plans. A step that is planned again while it runs has no use for it.
+    #[test]
+    fn a_refusal_names_the_least_only_if_it_is_asked_for() {
+        let size = (1 << 20).to_string();
+        let mut graph = GraphBuilder::new().input("x", FLOAT, &[&size]);
+        for (from, to) in [("x", "a"), ("a", "b"), ("b", "c"), ("c", "d")] {
+            graph = graph.node("Exp", &[from], &[to]);
+        }
+        for (one, other, sum) in [("d", "c", "e"), ("e", "b", "f"), ("f", "a", "y")] {
+            graph = graph.node("Add", &[one, other], &[sum]);
+        }
+        let mut graph = onnx::read(&graph.output("y", FLOAT, &[&size]).build(), None).unwrap().graph;
+        infer::infer(&mut graph, None).unwrap();
+        let program = lower(&graph, &BTreeSet::new()).unwrap();
+        let options = EngineOptions::default().memory_limit(MemoryLimit::Size(MemorySize::Bytes(1 << 20)));
+        let machine = LimitedDevice::open(&options).unwrap();
+        let costs = estimate(&program, machine.device.limits());
+        let named = |names_least| match plan(&program, None, &machine, &costs, None, names_least) {
+            Err(Error::MemoryLimit { tensors_bytes, .. }) => tensors_bytes,
+            other => panic!("{:?}", other.map(|plan| plan.statistics)),
+        };
+        let (least_bytes, whole_bytes) = (named(true), named(false));
+        assert!(least_bytes < whole_bytes, "{least_bytes} {whole_bytes}");
+    }
 
     #[test]
     fn the_peak_of_work_is_that_of_the_work_alone() {

@@ -3,6 +3,8 @@
 //! A model is a tree of what is still to be decided ([`Point`]): the types of the inputs, then perhaps the elements of some of them, then
 //! what a first plan computed, and so on ([`forebay_model::stages`]). A run goes from the root to the last plan.
 
+mod kept;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -18,8 +20,10 @@ use crate::compile::{Batch, Common, Compiled, compile};
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
 use crate::machine::LimitedDevice;
+use crate::stage_budget::{self, Granted, StageBudget};
 use crate::tensor_info::{self, Value};
 use crate::weights::Weights;
+use kept::{find, give_up_oldest_root};
 
 /// The approximate number of bytes of plans that are kept.
 const PLAN_BYTES_MAX: usize = 256 << 20;
@@ -76,6 +80,8 @@ pub(crate) struct Stages {
     most_launches: usize,
     /// Values between the stages of this run.
     between: Between,
+    /// What the stages of this run were granted beyond their shares.
+    budget: StageBudget,
     /// Outputs of this run that are not tensors.
     gathered: BTreeMap<String, Value>,
 }
@@ -145,6 +151,8 @@ struct Planned {
     size_bytes: usize,
     /// The number of bytes of values between stages that the plan leaves room for, if host memory is limited.
     room_bytes: u64,
+    /// What it was granted beyond its share of device memory.
+    granted: Option<Granted>,
 }
 
 impl Planned {
@@ -206,6 +214,7 @@ impl Stages {
             times: StepTimes::default(),
             most_launches: 0,
             between: Between::default(),
+            budget: StageBudget::default(),
             gathered: BTreeMap::new(),
         }
     }
@@ -296,10 +305,12 @@ impl Stages {
             }
         }
         self.between = Between::new(&values);
+        self.budget.begin(engine.machine());
         let result = self.go(&mut root.point, engine, &mut values, wanted);
         self.roots.insert(key, root);
         self.keep_within(engine);
         result?;
+        self.budget.check(engine.machine())?;
         let mut outputs = std::mem::take(&mut self.gathered);
         for name in wanted {
             if let Some(tensor) = values.remove(name).filter(|_| !outputs.contains_key(name)) {
@@ -421,6 +432,7 @@ impl Stages {
         let (before_bytes, after_bytes) = self.between.around(&plan.compiled, values, may_go, goes_on);
         plan.leave_room(engine, before_bytes.max(after_bytes))?;
         self.between.note(before_bytes.max(after_bytes));
+        self.budget.note(engine.machine(), &plan.compiled, plan.granted.as_ref());
         let compiled = &mut plan.compiled;
         tensor_info::check_indices(&compiled.index_limits, values)?;
         let runner = engine.activate((Purpose::Session, plan.id), compiled)?;
@@ -579,15 +591,25 @@ fn make(
         recognize::attention(&mut graph, true)?;
         recognize::group_normalizations(&mut graph)?;
         recognize::activations(&mut graph);
-        let common = (!(is_whole_model && is_last)).then_some(&mut *common);
+        let transposed = recognize::transposed_weights(&mut graph, machine.has_budget());
+        common.weights.share(&mut graph, &transposed);
         let nothing = BTreeSet::new();
         let batch = Batch { unshared: &nothing, sharded: &nothing, block_elements: 1, parts: 1 };
-        let compiled = compile(&graph, &BTreeSet::new(), machine, costs.take().as_ref(), common, Some(batch))?;
+        let costs = costs.take();
+        let is_only = is_whole_model && is_last;
+        let mut compile = |machine: &LimitedDevice| {
+            let common = (!is_only).then_some(&mut *common);
+            compile(&graph, &BTreeSet::new(), machine, costs.as_ref(), common, Some(batch))
+        };
+        let (compiled, granted) = match is_only {
+            true => (compile(machine)?, None),
+            false => stage_budget::plan(machine, compile)?,
+        };
         let size_bytes = compiled.size_bytes();
         cache.made += 1;
         cache.plans += 1;
         cache.bytes += size_bytes;
-        Ok((Some(Box::new(Planned { id: cache.made, compiled, size_bytes, room_bytes: 0 })), constants))
+        Ok((Some(Box::new(Planned { id: cache.made, compiled, size_bytes, room_bytes: 0, granted })), constants))
     };
     let point = |graph: Graph| Box::new(Point::new(graph));
     let kind = match stages::next(graph, types)? {
@@ -631,66 +653,4 @@ fn own_rows(step: &Step) -> BTreeMap<String, Range<u64>> {
         _ => None,
     });
     rows.collect()
-}
-
-/// Returns the points after a step.
-fn behind(step: &Step) -> Vec<&Point> {
-    match &step.kind {
-        Kind::Run { rest, .. } => rest.iter().map(|rest| &**rest).collect(),
-        Kind::Pin { by_elements, .. } => by_elements.values().collect(),
-        Kind::Evaluate { rest, .. } => vec![rest],
-        Kind::Repeat { body, rest, .. } => vec![body, rest],
-    }
-}
-
-/// Returns the plan with this number.
-fn find(point: &Point, id: u64) -> Option<&Compiled> {
-    point.steps.values().find_map(|step| match &step.kind {
-        Kind::Run { plan: Some(plan), .. } if plan.id == id => Some(&plan.compiled),
-        _ => behind(step).into_iter().find_map(|point| find(point, id)),
-    })
-}
-
-/// Adds the numbers and sizes of the plans at and after a step to `to`.
-fn plans(step: &Step, to: &mut Vec<(u64, usize)>) {
-    if let Kind::Run { plan: Some(plan), .. } = &step.kind {
-        to.push((plan.id, plan.size_bytes));
-    }
-    behind(step).into_iter().flat_map(|point| point.steps.values()).for_each(|step| plans(step, to));
-}
-
-/// Drops the oldest of several roots, or something at the only one; returns `false` if there is nothing to drop.
-fn give_up_oldest_root(roots: &mut BTreeMap<RootKey, Root>, given_up: &mut Vec<(u64, usize)>) -> bool {
-    if roots.len() < 2 {
-        return roots.values_mut().next().is_some_and(|root| give_up_oldest(&mut root.point, given_up));
-    }
-    let oldest = roots.iter().min_by_key(|(_, root)| root.point.used()).map(|(key, _)| key.clone());
-    let removed = oldest.and_then(|key| roots.remove(&key));
-    removed.iter().flat_map(|root| root.point.steps.values()).for_each(|step| plans(step, given_up));
-    true
-}
-
-/// Drops the oldest of several ways on and adds the plans on it to `given_up`; returns `false` if there is only one way.
-fn give_up_oldest(point: &mut Point, given_up: &mut Vec<(u64, usize)>) -> bool {
-    if point.steps.len() > 1 {
-        let oldest = point.steps.iter().min_by_key(|(_, step)| step.used).map(|(key, _)| key.clone());
-        let step = oldest.and_then(|key| point.steps.remove(&key));
-        step.iter().for_each(|step| plans(step, given_up));
-        return true;
-    }
-    let Some(step) = point.steps.values_mut().next() else { return false };
-    match &mut step.kind {
-        Kind::Run { rest, .. } => rest.as_mut().is_some_and(|rest| give_up_oldest(rest, given_up)),
-        Kind::Evaluate { rest, .. } => give_up_oldest(rest, given_up),
-        Kind::Repeat { body, rest, .. } => give_up_oldest(rest, given_up) || give_up_oldest(body, given_up),
-        Kind::Pin { by_elements, .. } => {
-            if by_elements.len() < 2 {
-                return by_elements.values_mut().next().is_some_and(|point| give_up_oldest(point, given_up));
-            }
-            let oldest = by_elements.iter().min_by_key(|(_, point)| point.used()).map(|(key, _)| key.clone());
-            let removed = oldest.and_then(|key| by_elements.remove(&key));
-            removed.iter().flat_map(|point| point.steps.values()).for_each(|step| plans(step, given_up));
-            true
-        }
-    }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use forebay_device::Device;
 use forebay_memory::size::MemorySize;
 use forebay_model::Graph;
+use forebay_model::graph::ValueId;
 use forebay_model::program::{BufferId, Program, Role};
 use forebay_model::tensor::Contents;
 use forebay_plan::SharedLayout;
@@ -25,6 +26,8 @@ pub(crate) struct Weights {
     node_count: usize,
     /// The contents that all plans of the model have in common, by name.
     known: BTreeMap<String, Contents>,
+    /// For those of them that were computed for a plan, what they were computed from.
+    sources: BTreeMap<String, Contents>,
     /// The block of each weight and its first byte there, by name.
     places: BTreeMap<String, (u32, u64)>,
     blocks: Vec<Arc<Block>>,
@@ -59,6 +62,19 @@ impl Weights {
     /// Whether nothing of the model was computed before this graph.
     pub(crate) fn is_all_of(&self, graph: &Graph) -> bool {
         graph.nodes.len() == self.node_count
+    }
+
+    /// Lets plans have these initializers in common, each of which was computed in the same way from the given contents.
+    pub(crate) fn share(&mut self, graph: &mut Graph, computed: &[(ValueId, Contents)]) {
+        for (id, source) in computed {
+            let name = &graph.value(*id).name;
+            if !self.known.contains_key(name) {
+                self.known.insert(name.clone(), graph.initializers[id].clone());
+                self.sources.insert(name.clone(), source.clone());
+            } else if self.sources.get(name).is_some_and(|known| known.are_those_of(source)) {
+                graph.initializers.insert(*id, self.known[name].clone());
+            }
+        }
     }
 
     /// Returns places for the weights of a program; `None` if it has none, or if at most one plan is on the device at a time.

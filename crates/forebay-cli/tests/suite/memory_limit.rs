@@ -59,7 +59,7 @@ fn steps_that_show_gradients_stay_within_the_limit() {
     assert!(peak_bytes <= limit_bytes, "{peak_bytes} of {limit_bytes} bytes");
     assert_eq!(losses(&limited), losses(&free));
     let error = failure(1, &train(&model, &data, &[&showing[..], &["--simulate-device", "64KiB"]].concat()));
-    assert_says(&error, &["too small", "pass at least"]);
+    assert_says(&error, &["too small", "pass at least --simulate-device"]);
 }
 
 #[test]

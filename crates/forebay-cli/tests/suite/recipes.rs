@@ -4,6 +4,7 @@ use crate::common::{Folder, assert_says, digits_data, digits_model, failure, jso
 use forebay::Tensor;
 use forebay::data::npz;
 use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
+use serde_json::Value;
 
 #[test]
 fn a_loss_and_an_optimizer_with_numbers_train_and_are_measured() {
@@ -25,8 +26,72 @@ fn a_loss_and_an_optimizer_with_numbers_train_and_are_measured() {
     let rows = found["confusion"].as_array().unwrap();
     let count: u64 = rows.iter().flat_map(|row| row.as_array().unwrap()).map(|count| count.as_u64().unwrap()).sum();
     assert_eq!((rows.len(), count), (10, 297));
-    let text = success(&flags);
+    // The accuracy has a line already.
+    let text = success(&[&flags[..flags.len() - 1], &["top3,accuracy,confusion"]].concat());
+    assert_eq!(text.matches("accuracy ").count(), 1, "{text}");
     assert!(text.contains("top3 ") && text.contains("label 9 predicted as "), "{text}");
+}
+
+/// The flags with which optimizers take the steps of PyTorch's in testdata/training/optimizers.json.
+#[test]
+fn optimizers_take_the_steps_of_pytorch_and_resume() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/training/optimizers.json");
+    let table: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let floats = |list: &Value| -> Vec<f32> {
+        list.as_array().unwrap().iter().map(|number| number.as_f64().unwrap() as f32).collect()
+    };
+    let of_start = |name: &str| floats(&table["start"][name]);
+    let graph = GraphBuilder::new()
+        .input("x", FLOAT, &["3", "4"])
+        .floats("w1", &[4, 5], &of_start("w1"))
+        .floats("b1", &[5], &of_start("b1"))
+        .floats("w2", &[5, 2], &of_start("w2"))
+        .floats("b2", &[2], &of_start("b2"))
+        .node("MatMul", &["x", "w1"], &["product1"])
+        .node("Add", &["product1", "b1"], &["sum1"])
+        .node("Tanh", &["sum1"], &["hidden"])
+        .node("MatMul", &["hidden", "w2"], &["product2"])
+        .node("Add", &["product2", "b2"], &["y"])
+        .output("y", FLOAT, &["3", "2"]);
+    let folder = Folder::new();
+    let model = folder.write("model.onnx", &graph.build());
+    let rows = |name: &str| -> Vec<f32> {
+        table["batches"].as_array().unwrap().iter().flat_map(|batch| floats(&batch[name])).collect()
+    };
+    let (x, y) = (Tensor::from_f32(&[15, 4], &rows("x")), Tensor::from_f32(&[15, 2], &rows("y")));
+    let data = folder.archive("data.npz", &[("x", &x), ("labels", &y)]);
+    let common = ["train", &model, "--data", &data, "--loss", "mse"];
+    let sgd = "sgd --momentum 0.8 --dampening 0.4 --learning-rate 0.05 --weight-decay 0.1";
+    let amsgrad = "--amsgrad --learning-rate 0.05 --beta1 0.8 --beta2 0.5 --epsilon 1e-3 --weight-decay 0.1";
+    for (case, optimizer) in [
+        ("damped_sgd", sgd),
+        ("ams_grad", &format!("adam {amsgrad}")),
+        ("ams_grad_w", &format!("adamw {amsgrad}")),
+        ("ada_max", "adamax --learning-rate 0.05 --beta1 0.8 --beta2 0.5 --epsilon 1e-3 --weight-decay 0.1"),
+        (
+            "n_adam",
+            "nadam --learning-rate 0.05 --beta1 0.8 --beta2 0.95 --epsilon 1e-3 --weight-decay 0.1 --momentum-decay 0.1",
+        ),
+        ("n_adam_w", "nadam --learning-rate 0.05 --weight-decay 0.1 --decoupled"),
+        ("r_adam", "radam --learning-rate 0.05 --beta1 0.8 --beta2 0.9 --epsilon 1e-3 --weight-decay 0.1"),
+        ("r_adam_w", "radam --learning-rate 0.01 --weight-decay 0.1 --decoupled"),
+        ("adadelta", "adadelta --beta2 0.8 --epsilon 1e-3 --weight-decay 0.1"),
+    ] {
+        let run = folder.text(case);
+        let flags: Vec<&str> = ["--optimizer"].into_iter().chain(optimizer.split(' ')).collect();
+        let found = losses(&json(&[common.as_slice(), &flags, &["--steps", "5"]].concat()));
+        let expected = table["cases"].as_array().unwrap().iter().find(|found| found["name"] == case).unwrap();
+        let expected = floats(&expected["losses"]);
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected) {
+            let difference = (found - f64::from(expected)).abs();
+            assert!(difference <= 2e-5 * f64::from(expected).max(1.0), "{case}: {found}, not {expected}");
+        }
+        // The checkpoint's own file of flags continues it.
+        success(&[common.as_slice(), &flags, &["--steps", "2", "--checkpoint", &run]].concat());
+        let again = ["train", &format!("{run}/config.toml"), "--steps", "5", "--resume", &run];
+        assert_eq!(losses(&json(&again)), found[2..], "{case}");
+    }
 }
 
 /// The ten classes, each as ten numbers.
@@ -71,6 +136,14 @@ fn flags_that_mean_nothing_are_refused() {
         (&["--optimizer", "adamw8bit", "--centered"], &["--centered cannot be used with --optimizer adamw8bit"]),
         (&["--optimizer", "sgd", "--centered"], &["--centered cannot be used with --optimizer sgd"]),
         (&["--optimizer", "adafactor", "--update-threshold", "0.5"], &["--update-threshold at least 1"]),
+        (&["--optimizer", "adam8bit", "--amsgrad"], &["--amsgrad cannot be used with --optimizer adam8bit"]),
+        (
+            &["--optimizer", "radam", "--momentum-decay", "1"],
+            &["--momentum-decay cannot be used with --optimizer radam"],
+        ),
+        (&["--optimizer", "adadelta", "--beta1", "0.5"], &["--beta1 cannot be used with --optimizer adadelta"]),
+        (&["--dampening", "0.5"], &["--momentum"]),
+        (&["--momentum", "0.9", "--nesterov", "--dampening", "0.5"], &["--nesterov", "--dampening", "leave out one"]),
         (&["--validate", &data, "--metrics", "mae"], &["'mae' does not fit", "accuracy"]),
         (&["--validate", &data, "--metrics", "best"], &["unknown metric 'best'"]),
     ] {

@@ -289,6 +289,27 @@ fn a_full_disk_leaves_the_old_checkpoint_and_the_model() {
     assert_says(&at_start, &["No space left"]);
 }
 
+/// The limit is refused after the search for the least that can be met, which takes seconds.
+#[test]
+fn an_interruption_ends_planning_at_once() {
+    let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
+    let flags = ["train", &model, "--data", &data, "--steps", "1", "--momentum", "0.9", "--memory-limit", "100MiB"];
+    let mut child = forebay(&flags).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // From here on, the program handles the signal.
+    let handles = |status: &str| {
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        caught.is_some_and(|caught| u64::from_str_radix(caught.trim(), 16).unwrap() & 1 << (2 - 1) != 0)
+    };
+    while !handles(&fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap()) {
+        assert_eq!(child.try_wait().unwrap(), None);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    send("-INT", &child);
+    let (code, error) = ended(child.wait_with_output().unwrap());
+    assert_eq!(code, Some(130), "{error}");
+    assert_says(&error, &["interrupted before the first step"]);
+}
+
 #[test]
 fn an_interrupted_run_in_a_folder_that_takes_no_files_is_saved_elsewhere() {
     let (folder, model, data) = (Folder::new(), digits_model(), digits_data());

@@ -9,6 +9,7 @@ mod count;
 mod draws;
 mod flex;
 mod inline;
+mod padded;
 mod scan;
 mod select;
 mod sequence;
@@ -21,6 +22,7 @@ use crate::operator::NodeView;
 pub use condition::{is_true, trip_count, truth};
 pub(crate) use control::{NODES_MAX, loop_facts, nothing, runs_again};
 pub(crate) use draws::{is_draw, number_draws};
+pub(super) use padded::note as note_padding;
 
 /// Returns the nodes that replace a node. These can be expanded in turn.
 type Expand = fn(&mut Graph, &Node) -> Result<Vec<Node>, ModelError>;
@@ -63,6 +65,11 @@ pub(super) fn expand(graph: &mut Graph, node: &Node) -> Result<Option<Vec<Node>>
     }
     if !domain.is_empty() {
         return Ok(None);
+    }
+    if graph.selects_branches
+        && let Some(nodes) = padded::expand(graph, node)?
+    {
+        return Ok(Some(nodes));
     }
     let expand = EXPANDED.iter().find(|(name, _)| name == op_type).map(|(_, expand)| *expand);
     if let Some(expand) = expand {

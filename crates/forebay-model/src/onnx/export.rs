@@ -144,9 +144,17 @@ fn parts(model: &Model, new: &BTreeMap<String, TensorType>) -> Result<Vec<Part>,
 /// Makes batch normalizations use their running statistics, and dropout do nothing. Operators that only training distinguishes from those of
 /// ONNX become these.
 fn leave_training_mode(graph: &mut GraphProto) {
+    let mut next = BTreeSet::new();
     for node in graph.node.iter_mut().filter(|node| node.domain() == FOREBAY) {
         node.domain = None;
+        if node.op_type() == "Next" {
+            // Only a training step changes the initializer. The node stays, because others have numbers.
+            next.extend(node.output.iter().cloned());
+            node.op_type = Some("Identity".to_string());
+            node.input.truncate(1);
+        }
     }
+    graph.output.retain(|output| !next.contains(output.name()));
     let read = graph.node.iter().flat_map(|node| &node.input).cloned();
     let used: BTreeSet<String> = read.chain(graph.output.iter().map(|output| output.name().to_string())).collect();
     for node in graph.node.iter_mut().filter(|node| node.domain().is_empty()) {

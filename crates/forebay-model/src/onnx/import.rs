@@ -16,7 +16,7 @@ use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto,
 use super::skeleton::{Data, LeftOut};
 use super::{Model, NestedPlace, altered, exporter, malformed, order, sharing, statistics, tensor};
 use crate::error::ModelError;
-use crate::graph::{Attribute, Dimension, Graph, Node, Operation, Structure, Subgraph, ValueId};
+use crate::graph::{Attribute, Dimension, FOREBAY, Graph, Node, Operation, Structure, Subgraph, ValueId};
 use crate::operators::microsoft::MICROSOFT;
 use crate::tensor::Contents;
 
@@ -57,6 +57,7 @@ pub(super) fn model(
     reader.inputs(graph_proto)?;
     reader.nodes(graph_proto)?;
     reader.outputs(graph_proto)?;
+    reader.graph.carried = carried(&reader.graph)?;
     let (graph, mut contents, parameters) = (reader.graph, reader.contents, exporter::parameters(&proto));
     let mut nested = BTreeMap::new();
     for (id, place) in reader.nested {
@@ -407,6 +408,27 @@ impl<'a> Reader<'a> {
         let operation = Operation::Onnx { domain, op_type, version, attributes };
         Ok(Node { name: proto.name().to_string(), operation, inputs, outputs })
     }
+}
+
+/// Returns the initializers that the graph itself changes in a training step, each with its next value.
+fn carried(graph: &Graph) -> Result<BTreeMap<ValueId, ValueId>, ModelError> {
+    let is_next = |node: &&Node| matches!(&node.operation, Operation::Onnx { domain, op_type, .. } if domain == FOREBAY && op_type == "Next");
+    let mut found = BTreeMap::new();
+    for node in graph.nodes.iter().filter(is_next) {
+        let (state, next) = (node.inputs.get(1).copied().flatten(), node.outputs.first().copied().flatten());
+        let state = state.filter(|state| graph.initializers.contains_key(state));
+        let next = next.filter(|next| graph.outputs.contains(next));
+        let (Some(state), Some(next)) = (state, next) else {
+            let reason =
+                "its second input must be an initializer, and its output one of the graph's outputs".to_string();
+            return Err(ModelError::Operator { op_type: "Next".to_string(), node: node.label(graph), reason });
+        };
+        if found.insert(state, next).is_some() {
+            let reason = format!("'{}' has another next value already", graph.value(state).name);
+            return Err(ModelError::Operator { op_type: "Next".to_string(), node: node.label(graph), reason });
+        }
+    }
+    Ok(found)
 }
 
 /// Returns whether a node is a `Constant` of the default domain.

@@ -100,6 +100,8 @@ impl Model {
             let values = &graph.values;
             graph.constants.retain(|id| !factors.contains(values[id.0 as usize].name.as_str()));
         }
+        let carried = &graph.carried;
+        graph.constants.retain(|id| !carried.contains_key(id));
         Ok(graph)
     }
 

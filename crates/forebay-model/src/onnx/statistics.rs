@@ -12,7 +12,7 @@ use crate::training::{is_same_layer, is_used_otherwise};
 const STATISTICS: [usize; 2] = [3, 4];
 
 /// Replaces each running statistic that something else uses as well by an initializer with the same contents, which only this layer uses.
-/// Initializers that are also inputs stay shared, as do those of layers inside functions.
+/// Initializers that are also inputs stay shared, as do those of layers inside functions, and those whose next value the model computes.
 pub(super) fn separate(model: &mut Model) {
     let Model { graph, defaults, proto, contents, .. } = model;
     let Some(proto) = &mut proto.graph else { return };
@@ -30,7 +30,8 @@ pub(super) fn separate(model: &mut Model) {
             };
             let Some(held) = graph.initializers.get(&shared).cloned() else { continue };
             let name = &graph.value(shared).name;
-            if defaults.contains_key(name) || !is_used_otherwise(graph, node, place) {
+            let is_carried = graph.carried.contains_key(&shared);
+            if is_carried || defaults.contains_key(name) || !is_used_otherwise(graph, node, place) {
                 continue;
             }
             let has_layer = |&&i: &&usize| is_same_layer(graph, &graph.nodes[i], node);

@@ -126,6 +126,13 @@ pub fn find(domain: &str, op_type: &str) -> Option<&'static Operator> {
     ROWS.get(&(domain, op_type)).copied()
 }
 
+/// Whether an operator computes each element of its outputs from those at the same place in its inputs, which broadcast.
+pub(crate) fn is_elementwise(op_type: &str) -> bool {
+    let is_row = |row: &&Operator| row.op_type == op_type && op_type != "SwiGLU";
+    activation::ROWS.iter().chain(arithmetic::ROWS).any(|row| is_row(&row))
+        || ["Cast", "Dropout", "Identity"].contains(&op_type)
+}
+
 /// The row of a node's operator.
 ///
 /// # Errors

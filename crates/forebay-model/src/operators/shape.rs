@@ -17,6 +17,7 @@ pub const ROWS: &[Operator] = &[
     composed!("Flatten", flatten),
     composed!("Identity", identity),
     Operator { gradient: Gradient::Zero, ..composed!(FOREBAY, "Identity", identity) },
+    Operator { gradient: Gradient::Zero, ..composed!(FOREBAY, "Next", identity) },
     composed!("Reshape", reshape),
     composed!("SpaceToDepth", space_to_depth),
     composed!("Squeeze", squeeze),

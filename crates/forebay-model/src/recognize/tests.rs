@@ -282,7 +282,8 @@ fn with_transposed_weights(mut writer: Writer, y: ValueId) -> (Vec<String>, Tens
 #[test]
 fn weights_of_products_and_of_convolutions_of_few_positions_are_transposed() {
     let values: Vec<f32> = (0..32 * 320).map(|i| i as f32).collect();
-    let transposed: Vec<f32> = (0..320).flat_map(|column| (0..32).map(move |row| (row * 320 + column) as f32)).collect();
+    let transposed: Vec<f32> =
+        (0..320).flat_map(|column| (0..32).map(move |row| (row * 320 + column) as f32)).collect();
     let weights = |writer: &mut Writer, shape: &[u64]| {
         let id = writer.0.add_initializer("weights", Tensor::from_f32(shape, &values));
         writer.0.constants.insert(id);

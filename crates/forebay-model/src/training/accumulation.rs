@@ -71,10 +71,14 @@ pub(super) fn repeat(
     let mut sums: Vec<ValueId> = trained.iter().map(|&(_, d)| d).chain([loss]).collect();
     let mut added: BTreeMap<ValueId, Vec<usize>> = BTreeMap::new();
     sums.iter().enumerate().for_each(|(place, &value)| added.entry(value).or_default().push(place));
-    let templates = mode.updates.clone();
+    let (carried, templates) = (graph.updates.clone(), mode.updates.clone());
     for part in 0..parts {
         let mut values: BTreeMap<ValueId, ValueId> =
             slices.iter().map(|(&input, slices)| (input, slices[part as usize])).collect();
+        if part > 0 {
+            // What the model itself changes is, for each part, what the part before has left.
+            values.extend(graph.updates.iter().map(|update| (update.state, update.value)));
+        }
         let mut missing = added.clone();
         for node in &nodes {
             if part > 0 && graph.is_folded(node) {
@@ -92,6 +96,9 @@ pub(super) fn repeat(
             missing.iter().for_each(|(value, places)| add(graph, &mut sums, places, value));
         }
         copy_sequences(graph, &values);
+        for (update, template) in graph.updates.iter_mut().zip(&carried) {
+            update.value = values.get(&template.value).copied().unwrap_or(template.value);
+        }
         let before: BTreeMap<ValueId, ValueId> =
             mode.updates.iter().map(|update| (update.state, update.value)).collect();
         if part > 0 {

@@ -144,7 +144,8 @@ fn batch_normalization(
     let epsilon = view.float("epsilon", 1e-5)?;
     let statistics = [view.input(3)?, view.input(4)?];
     for (place, state) in [3, 4].into_iter().zip(statistics) {
-        if graph.initializers.contains_key(&state) && is_used_otherwise(graph, view.node, place) {
+        let is_changed_here = graph.initializers.contains_key(&state) && !graph.carried.contains_key(&state);
+        if is_changed_here && is_used_otherwise(graph, view.node, place) {
             return Err(view.error(format!(
                 "its running statistic '{}' is also used elsewhere, and each step would change it there, too; give each layer its own \
                  initializers (those of functions, loops and branches, and those that are also inputs, are not separated \
@@ -173,7 +174,8 @@ fn batch_normalization(
     node.inputs.truncate(3);
     node.outputs = vec![node.outputs[0], Some(batch[0]), Some(batch[1])];
     for ((state, batch), correction) in statistics.into_iter().zip(batch).zip([1.0, unbiased]) {
-        if !graph.initializers.contains_key(&state) {
+        // The model itself computes the next value of those that are carried.
+        if !graph.initializers.contains_key(&state) || graph.carried.contains_key(&state) {
             continue;
         }
         mode.statistics.insert(state);

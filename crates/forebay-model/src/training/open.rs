@@ -52,7 +52,8 @@ pub fn open_gradients(graph: &Graph, training: bool) -> Result<Graph, ModelError
     let is_float = |graph: &Graph, id: ValueId| graph.ty(id).is_some_and(|ty| ty.data_type == DataType::Float32);
     let by: Vec<ValueId> =
         graph.inputs.iter().copied().filter(|&id| is_float(&graph, id) && !statistics.contains(&id)).collect();
-    let outputs: Vec<ValueId> = graph.outputs.iter().copied().filter(|&id| is_float(&graph, id)).collect();
+    let is_result = |id: &ValueId| is_float(&graph, *id) && !graph.carried.values().any(|next| next == id);
+    let outputs: Vec<ValueId> = graph.outputs.iter().copied().filter(is_result).collect();
     let mut sum: Option<ValueId> = None;
     for output in outputs {
         let name = format!("{GRADIENT_PREFIX}{}", graph.value(output).name);

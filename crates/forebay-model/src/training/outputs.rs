@@ -20,6 +20,19 @@ pub(super) fn choose(graph: &mut Graph, options: &TrainingOptions) -> Result<Val
 
 /// Returns the output or inner value with this name; without a name, the only output.
 pub(super) fn prediction(graph: &Graph, name: Option<&str>) -> Result<ValueId, ModelError> {
+    let value = named(graph, name)?;
+    if graph.padding.has_surplus(value) {
+        let reason = format!(
+            "the loss uses '{}', whose size is the number of elements that a NonZero selects; let the model write them back into a \
+             tensor of known size, or compute their sum or mean",
+            graph.value(value).name
+        );
+        return Err(ModelError::Request { reason });
+    }
+    Ok(value)
+}
+
+fn named(graph: &Graph, name: Option<&str>) -> Result<ValueId, ModelError> {
     let names = || graph.outputs.iter().map(|&id| format!("'{}'", graph.value(id).name)).collect::<Vec<_>>().join(", ");
     let request = |reason| Err(ModelError::Request { reason });
     match (name, graph.outputs.as_slice()) {

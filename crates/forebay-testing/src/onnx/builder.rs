@@ -40,7 +40,7 @@ pub enum Around {
 }
 
 /// A builder of a graph: the model's graph, or one inside a node.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct GraphBuilder {
     nodes: Vec<Vec<u8>>,
     initializers: Vec<Vec<u8>>,
@@ -131,6 +131,12 @@ impl GraphBuilder {
         self
     }
 
+    /// Adds an operator of the domain `forebay`.
+    pub fn own(mut self, operator: &str, inputs: &[&str], outputs: &[&str]) -> Self {
+        self.nodes.push(node("forebay", operator, inputs, outputs, Vec::new()));
+        self
+    }
+
     /// Adds a call of a function in the domain `local`.
     pub fn call(mut self, name: &str, inputs: &[&str], outputs: &[&str], attributes: Vec<(&str, Value)>) -> Self {
         self.nodes.push(node("local", name, inputs, outputs, attributes));
@@ -173,7 +179,9 @@ impl GraphBuilder {
     pub fn build(&self) -> Vec<u8> {
         let mut fields = [number(1, 10), text(2, self.producer), message(7, &self.graph())].concat();
         fields.extend(message(8, &[text(1, ""), number(2, OPSET)].concat()));
-        fields.extend(message(8, &[text(1, "local"), number(2, 1)].concat()));
+        for domain in ["local", "forebay"] {
+            fields.extend(message(8, &[text(1, domain), number(2, 1)].concat()));
+        }
         fields.extend(self.functions.iter().flat_map(|function| message(25, function)));
         fields
     }

@@ -177,3 +177,39 @@ fn a_host_budget_holds_plans_and_what_lies_between_them() {
         "{held} held, {refused} refused for values between stages; {taken_bytes} taken, {between_bytes} between"
     );
 }
+
+/// Two products of the rows of x that a list selects.
+fn selected_products() -> Model {
+    let graph = weight(weight(GraphBuilder::new(), "w1", 0.02), "w2", -0.01)
+        .input("x", FLOAT, &["N", "256"])
+        .input("list", FLOAT, &["N"])
+        .integers("zero", &[1], &[0])
+        .node("Relu", &["list"], &["positive"])
+        .node("NonZero", &["positive"], &["columns"])
+        .node("Squeeze", &["columns", "zero"], &["rows"])
+        .node("Gather", &["x", "rows"], &["selected"])
+        .node("MatMul", &["selected", "w1"], &["first"])
+        .node("MatMul", &["selected", "w2"], &["second"])
+        .node("Add", &["first", "second"], &["y"])
+        .output("y", FLOAT, &["K", "1024"]);
+    Model::from_bytes(&graph.build()).unwrap()
+}
+
+#[test]
+fn a_share_of_device_memory_is_one_of_what_the_largest_stage_takes() {
+    let model = selected_products();
+    let inputs: BTreeMap<String, Tensor> =
+        [("x".to_string(), counting(&[17, 256])), ("list".to_string(), counting(&[17]))].into();
+    let mut unlimited = Session::builder(&model).engine(host(2)).build().unwrap();
+    let expected = unlimited.run(inputs.clone()).unwrap();
+    let all_bytes = unlimited.plan().unwrap().statistics.in_core_peak_bytes;
+    // The first stage cannot take less than all of its few bytes.
+    let within = |size: &str| Session::builder(&model).engine(host(2)).simulate_device(size.parse().unwrap()).build();
+    let mut half = within("60%").unwrap();
+    for _ in 0..2 {
+        assert_eq!(half.run(inputs.clone()).unwrap(), expected);
+        assert!(half.usage().heap_peak_bytes <= all_bytes * 6 / 10, "{:?} of {all_bytes}", half.usage());
+    }
+    let error = within("1%").and_then(|mut session| session.run(inputs)).unwrap_err();
+    assert!(matches!(error, Error::Plan(_)), "{error}");
+}

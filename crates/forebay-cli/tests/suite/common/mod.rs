@@ -26,10 +26,10 @@ pub fn digits_data() -> String {
     example("digits/digits.npz")
 }
 
-/// The program with these arguments.
+/// The program with these arguments, in a folder for temporary files: what a run that is killed leaves behind is not among the sources.
 pub fn forebay(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-    command.args(arguments);
+    command.args(arguments).current_dir(env!("CARGO_TARGET_TMPDIR"));
     command
 }
 

@@ -1,0 +1,167 @@
+"""Functions whose export by PyTorch is wrong for some of their arguments, or missing. While a module is traced, they are computed from others."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Optional, cast
+
+import torch
+
+_functional: Any = torch.nn.functional
+_untyped: Any = torch
+# With larger products, softplus is the identity in float32.
+_SOFTPLUS_MAX = 20.0
+
+
+class _End(torch.autograd.Function):
+    """Marks a tensor through which no gradient passes."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        ctx.mark_non_differentiable(value)
+        return value.clone()
+
+    @staticmethod
+    def symbolic(graph: Any, value: Any) -> Any:
+        """Returns the node that marks it."""
+        return graph.op("forebay::Identity", value).setType(value.type())
+
+
+def ended(value: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor through which no gradient passes, in exports as well."""
+    found: torch.Tensor = cast(Any, _End).apply(value)
+    return found
+
+
+def _inner_product(x: Any, y: Any) -> Any:
+    """The exporter does not know ``vdot``."""
+    return _untyped.dot(x, y)
+
+
+def _average_pool(pool: Callable[..., Any]) -> Callable[..., Any]:
+    """The exporter ignores ``divisor_override``."""
+
+    def average(
+        x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True,
+        divisor_override: Optional[int] = None,
+    ) -> Any:  # fmt: skip
+        if divisor_override is None:
+            return pool(x, kernel_size, stride, padding, ceil_mode, count_include_pad)
+        axes = 2 if pool is _functional.avg_pool2d else 3
+        sizes = [kernel_size] * axes if isinstance(kernel_size, int) else list(kernel_size)
+        sizes = sizes * axes if len(sizes) == 1 else sizes
+        weights = x.new_full((x.shape[-axes - 1], 1, *sizes), 1 / divisor_override)
+        if ceil_mode:
+            # Windows that begin within the samples count as if zeros followed these.
+            steps = sizes if stride is None else [stride] * axes if isinstance(stride, int) else list(stride)
+            more = [each for step in reversed(steps * axes if len(steps) == 1 else steps) for each in (0, int(step) - 1)]
+            whole = pool(x, kernel_size, stride, padding, True)
+            convolved = _convolve(_functional.pad(x, more), weights, stride or sizes, padding, axes)
+            return convolved[(..., *(slice(0, int(size)) for size in whole.shape[-axes:]))]
+        return _convolve(x, weights, stride or sizes, padding, axes)
+
+    return average
+
+
+def _convolve(x: Any, weights: Any, stride: Any, padding: Any, axes: int) -> Any:
+    convolve = _functional.conv2d if axes == 2 else _functional.conv3d
+    return convolve(x, weights, None, stride, padding, 1, weights.shape[0])
+
+
+def _softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
+    """The exporter ignores ``threshold``."""
+    result = _functional.softplus(x, beta)
+    return result if threshold >= _SOFTPLUS_MAX else torch.where(x * beta > threshold, x, result)
+
+
+def _cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    """The exporter bounds the product of the norms, not each of them."""
+    x1, x2 = _untyped.broadcast_tensors(x1, x2)
+    norms = [_length(x, 2.0, dim, True) for x in (x1, x2)]
+    # As in PyTorch, gradients pass the bound.
+    one, other = (norm + ended(norm.clamp(min=eps) - norm) for norm in norms)
+    return (x1 / one * (x2 / other)).sum(dim)
+
+
+def _pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Any:
+    """The exporter takes powers of negative differences."""
+    return _length(x1 - x2 + eps, p, -1, keepdim)
+
+
+def _all_distances(x1: Any, x2: Any, p: float = 2.0, compute_mode: Optional[str] = None) -> Any:
+    """The exporter takes powers of negative differences, and has no gradients where a distance is 0."""
+    return _length(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, -1, False)
+
+
+def _length(x: Any, p: float, dim: int, keepdim: bool) -> Any:
+    """Returns a norm whose gradient is 0 where it is 0."""
+    sizes = x.abs()
+    if p == 0:
+        return (sizes > 0).to(x.dtype).sum(dim, keepdim)
+    if p == 1:
+        return sizes.sum(dim, keepdim)
+    if p == float("inf"):
+        return sizes.amax(dim, keepdim)
+    total = (x * x if p == 2 else sizes.pow(p)).sum(dim, keepdim)
+    is_zero = total == 0
+    root = torch.where(is_zero, torch.ones_like(total), total)
+    return torch.where(is_zero, torch.zeros_like(total), root.sqrt() if p == 2 else root.pow(1 / p))
+
+
+def _cross_entropy(
+    input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
+    reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Any:  # fmt: skip
+    """The exporter knows neither smoothed labels nor those that are probabilities."""
+    is_soft = target.is_floating_point()
+    if input.dim() < 2 or size_average is not None or reduce is not None or not (is_soft or label_smoothing > 0):
+        return _functional.cross_entropy(input, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing)
+    classes = int(input.shape[1])
+    logs = input.log_softmax(1)
+    weighted = logs if weight is None else logs * weight.reshape(1, -1, *[1] * (input.dim() - 2))
+    if is_soft:
+        losses = -(weighted * (target * (1 - label_smoothing) + label_smoothing / classes)).sum(1)
+        return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()
+    counts = target != ignore_index
+    chosen = torch.where(counts, target, torch.zeros_like(target))
+    exact = -weighted.gather(1, chosen.unsqueeze(1)).squeeze(1)
+    losses = (1 - label_smoothing) * exact - label_smoothing / classes * weighted.sum(1)
+    losses = losses * counts.to(losses.dtype)
+    if reduction != "mean":
+        return losses if reduction == "none" else losses.sum()
+    shares = counts.to(losses.dtype) if weight is None else weight[chosen] * counts.to(losses.dtype)
+    return losses.sum() / shares.sum()
+
+
+def _gumbel_softmax(logits: Any, tau: float = 1.0, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Any:
+    """The exporter does not know the distribution of the noise."""
+    noise = -torch.log(-torch.log(torch.rand_like(logits)))
+    soft = ((logits + noise) / tau).softmax(dim)
+    if not hard:
+        return soft
+    chosen = torch.zeros_like(logits).scatter(dim, soft.argmax(dim, keepdim=True), 1.0)
+    return chosen - ended(soft) + soft
+
+
+def _scatter_reduce(input: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True) -> Any:
+    """The exporter takes other means than those of what is scattered."""
+    if reduce != "mean":
+        return input.scatter_reduce(dim, index, src, reduce, include_self=include_self)
+    first = (input, torch.ones_like(input)) if include_self else (torch.zeros_like(input), torch.zeros_like(input))
+    total, count = first[0].scatter_add(dim, index, src), first[1].scatter_add(dim, index, torch.ones_like(src))
+    return torch.where(count > 0, total / count.clamp(min=1), input)
+
+
+#: What computes these functions in an export.
+EXPORTED: Dict[Any, Callable[..., Any]] = {
+    _untyped.vdot: _inner_product,
+    _functional.avg_pool2d: _average_pool(_functional.avg_pool2d),
+    _functional.avg_pool3d: _average_pool(_functional.avg_pool3d),
+    _functional.softplus: _softplus,
+    _functional.cosine_similarity: _cosine_similarity,
+    _functional.pairwise_distance: _pairwise_distance,
+    _untyped.cdist: _all_distances,
+    _functional.cross_entropy: _cross_entropy,
+    _functional.gumbel_softmax: _gumbel_softmax,
+    _untyped.scatter_reduce: _scatter_reduce,
+    torch.Tensor.scatter_reduce: _scatter_reduce,
+}

@@ -1,0 +1,113 @@
+"""Functions that PyTorch's exporter writes wrongly, or not at all, for some of their arguments."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Callable, Dict, Tuple
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="there is no PyTorch")
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import forebay  # noqa: E402
+import forebay.torch  # noqa: E402
+
+GENERATOR = torch.Generator().manual_seed(0)
+X = torch.randn(8, 6, generator=GENERATOR)
+LABELS = torch.arange(8) % 3
+SHARES = torch.rand(8, 3, generator=GENERATOR)
+WEIGHTS = torch.tensor([1.0, 2.0, 3.0])
+
+
+class Applied(nn.Module):
+    """Applies a function to 36 results of a layer for each sample, as a picture of 6 x 6 or as vectors."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.layer, self.function = nn.Linear(6, 36), function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(self.layer(x).reshape(8, 1, 6, 6)).flatten(1)
+
+
+def vectors(pictures: Any) -> Any:
+    return pictures.reshape(8, 12, 3)
+
+
+def places(pictures: Any) -> Any:
+    return (torch.arange(6) % 3).expand_as(pictures).contiguous()
+
+
+FUNCTIONS: Dict[str, Callable[[Any], Any]] = {
+    "softplus": lambda x: functional.softplus(x, 2.0, 0.5),
+    "divisor": lambda x: functional.avg_pool2d(x, 2, divisor_override=3),
+    "divisor of windows that begin inside": lambda x: functional.avg_pool2d(x, (3, 2), (2, 3), 1, True, True, 5),
+    "divisor in space": lambda x: functional.avg_pool3d(x[:, None], (1, 2, 2), divisor_override=5),
+    "cosine": lambda x: functional.cosine_similarity(vectors(x), vectors(x).flip(1), dim=2, eps=0.5),
+    "distances of pairs": lambda x: functional.pairwise_distance(vectors(x), vectors(x).flip(1) + 1, p=1),
+    "cubic distances of pairs": lambda x: functional.pairwise_distance(vectors(x), vectors(x).flip(1) + 1, p=3, keepdim=True),
+    "all distances": lambda x: torch.cdist(vectors(x), vectors(x)),
+    "all sums of distances": lambda x: torch.cdist(vectors(x), vectors(x).flip(1) * 2, p=1),
+    "all largest distances": lambda x: torch.cdist(vectors(x), vectors(x).flip(1) * 2, p=float("inf")),
+    "numbers of differences": lambda x: torch.cdist(vectors(x), vectors(x).flip(1), p=0) * x.mean(),
+    "means": lambda x: x.scatter_reduce(3, places(x), x * 2, "mean", include_self=False),
+    "means with the first": lambda x: torch.scatter_reduce(x, 3, places(x), x.flip(2), "mean"),
+    "sums": lambda x: x.scatter_reduce(3, places(x), x * 2, "sum", include_self=False),
+    "inner products": lambda x: torch.vdot(x.flatten(), x.flatten()) * x / 300,
+    "noise that adds up to one": lambda x: x * functional.gumbel_softmax(x.detach() * 0, dim=3).sum(3, keepdim=True),
+    "one of them": lambda x: x * functional.gumbel_softmax(x.detach() * 0, dim=3, hard=True).sum(3, keepdim=True),
+}
+
+
+def compare(module: Any, loss: Any, labels: Any) -> None:
+    """Compares three steps with PyTorch's."""
+    theirs = copy.deepcopy(module)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.05, momentum=0.9) for each in (module, theirs)]
+    trainer = forebay.torch.Trainer(module, X, loss, optimizers[0], example_labels=labels)
+    for _ in range(3):
+        optimizers[1].zero_grad()
+        value = loss(theirs(X), labels)
+        value.backward()
+        optimizers[1].step()
+        assert trainer.step(X, labels).loss == pytest.approx(float(value.detach()), rel=1e-4)
+    trainer.write_back()
+    for one, other in zip(module.parameters(), theirs.parameters()):
+        assert torch.allclose(one, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_functions_are_pytorchs(kind: str) -> None:
+    torch.manual_seed(0)
+    compare(Applied(FUNCTIONS[kind]), lambda result, labels: (result * labels.mean() - 0.3).square().mean(), SHARES)
+
+
+def cross_entropy(**options: Any) -> Any:
+    return lambda result, labels: functional.cross_entropy(result, labels, **options).square().mean()
+
+
+LOSSES: Dict[str, Tuple[Any, Any]] = {
+    "probabilities": (cross_entropy(label_smoothing=0.1), SHARES),
+    "weighted probabilities": (cross_entropy(weight=WEIGHTS, reduction="none"), SHARES),
+    "smoothed": (cross_entropy(label_smoothing=0.1, ignore_index=1, weight=WEIGHTS), LABELS),
+    "smoothed, each": (cross_entropy(label_smoothing=0.2, reduction="none"), LABELS),
+    "smoothed, in all": (nn.CrossEntropyLoss(label_smoothing=0.2, reduction="sum", ignore_index=0), LABELS),
+}
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_cross_entropies_are_pytorchs(kind: str) -> None:
+    torch.manual_seed(0)
+    compare(nn.Linear(6, 3), *LOSSES[kind])
+
+
+def test_noise_differs_from_step_to_step() -> None:
+    module = nn.Sequential(nn.Linear(6, 3), nn.Flatten())
+    module.forward = lambda x: functional.gumbel_softmax(module[0](x), hard=True)
+    trainer = forebay.torch.Trainer(module, X, nn.MSELoss(), forebay.SGD(1e-30))
+    losses = {trainer.step(X, SHARES).loss for _ in range(4)}
+    assert len(losses) > 1
+    # Gradients pass by the probabilities.
+    gradients = trainer.step(X, SHARES, gradients=True).gradients
+    assert gradients is not None and float(abs(gradients["0.weight"]).max()) > 1e-3
