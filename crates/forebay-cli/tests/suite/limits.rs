@@ -215,7 +215,7 @@ fn a_budget_that_is_too_small_for_validation_is_named_before_the_first_step() {
     let tight = run("2MiB");
     let (steps, text) = texts(&tight);
     assert!(tight.status.code() == Some(1) && !steps.contains("step 1/1"), "{steps}{text}");
-    assert_says(&text, &["error: validation on ", "--device-memory "]);
+    assert_says(&text, &["error: validation on ", "--simulate-device "]);
     let flags = ["--simulate-device", "2MiB", "--validate", &data, "--dry-run"];
     assert_says(&failure(1, &[&["train", &unet, "--data", &data], flags.as_slice()].concat()), &["validation on "]);
     let enough = run("6MiB");
