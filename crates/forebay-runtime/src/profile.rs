@@ -189,10 +189,12 @@ pub(crate) fn covered(intervals: impl Iterator<Item = (Duration, Duration)>) -> 
 
 /// The union of intervals, as disjoint intervals in order.
 fn union(intervals: impl Iterator<Item = (Duration, Duration)>) -> Vec<(Duration, Duration)> {
-    let mut intervals: Vec<(Duration, Duration)> = intervals.collect();
-    intervals.sort_unstable();
+    // Growing would take longer than the rest.
+    let mut all = Vec::with_capacity(intervals.size_hint().1.unwrap_or_default());
+    all.extend(intervals);
+    all.sort_unstable();
     let mut apart: Vec<(Duration, Duration)> = Vec::new();
-    for (start, end) in intervals {
+    for (start, end) in all {
         match apart.last_mut() {
             Some(last) if start <= last.1 => last.1 = last.1.max(end),
             _ => apart.push((start, end)),

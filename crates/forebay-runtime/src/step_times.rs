@@ -64,7 +64,10 @@ impl StepClock {
         let total = self.start.elapsed();
         let records = device.take_trace();
         let busy = launched(&records, |record| !is_exchange(record));
-        let exchange_stall = launched(&records, |_| true).saturating_sub(busy);
+        let exchange_stall = match records.iter().any(is_exchange) {
+            true => launched(&records, |_| true).saturating_sub(busy),
+            false => Duration::ZERO,
+        };
         (StepTimes { total, stall: total.saturating_sub(busy), exchange_stall, ..StepTimes::default() }, records)
     }
 }
