@@ -350,28 +350,54 @@ impl Job {
         }
     }
 
-    /// What a sum and the result's numbers at an address become.
-    ///
-    /// # Safety
-    /// The numbers must be readable, and the CPU must have the vector's instructions.
-    #[inline(always)]
-    unsafe fn combined<V: Vector>(&self, sum: V, at: *const f32) -> V {
-        // SAFETY: the caller's promises.
-        unsafe {
-            match self.sums {
-                Sums::Scaled(scale) => V::splat(0.0).add_product(V::splat(scale), sum),
-                Sums::Added(scale) => V::load(at).add_product(V::splat(scale), sum),
-                Sums::Continued => sum,
-            }
-        }
-    }
-
     /// Writes sums, starting at a row and a column: `R` rows, and as many columns as there are in `N` vectors.
     ///
     /// # Safety
     /// The rows must exist; no one else may touch them, and the CPU must have the vector's instructions.
     #[inline(always)]
-    unsafe fn write<V: Vector, const R: usize, const N: usize>(&self, [row, column]: [usize; 2], sums: [[V; N]; R]) {
+    unsafe fn write<V: Vector, const R: usize, const N: usize>(&self, at: [usize; 2], sums: [[V; N]; R]) {
+        // SAFETY: the caller's promises; numbers that are added to are readable.
+        unsafe {
+            match self.sums {
+                Sums::Scaled(scale) => {
+                    let (zero, scale) = (V::splat(0.0), V::splat(scale));
+                    self.put(
+                        at,
+                        sums,
+                        #[inline(always)]
+                        |sum: V, _| zero.add_product(scale, sum),
+                    );
+                }
+                Sums::Added(scale) => {
+                    let scale = V::splat(scale);
+                    self.put(
+                        at,
+                        sums,
+                        #[inline(always)]
+                        |sum: V, to: *mut f32| V::load(to).add_product(scale, sum),
+                    );
+                }
+                Sums::Continued => self.put(
+                    at,
+                    sums,
+                    #[inline(always)]
+                    |sum, _| sum,
+                ),
+            }
+        }
+    }
+
+    /// Writes what becomes of each vector of sums and of the numbers at its address.
+    ///
+    /// # Safety
+    /// As [`Job::write`].
+    #[inline(always)]
+    unsafe fn put<V: Vector, const R: usize, const N: usize>(
+        &self,
+        [row, column]: [usize; 2],
+        sums: [[V; N]; R],
+        combined: impl Fn(V, *mut f32) -> V,
+    ) {
         const { assert!(N <= VECTORS_MAX) };
         let columns = (self.sizes.1 - column).min(N * V::WIDTH);
         // SAFETY: the caller's promises.
@@ -381,7 +407,7 @@ impl Job {
                 for (r, sums) in sums.into_iter().enumerate() {
                     for (n, sum) in sums.into_iter().enumerate() {
                         let to = c.base.offset(r as isize * c.row_stride).add(n * V::WIDTH);
-                        self.combined(sum, to).store(to);
+                        combined(sum, to).store(to);
                     }
                 }
                 return;
@@ -395,7 +421,7 @@ impl Job {
                 }
                 for (n, sum) in sums.into_iter().enumerate() {
                     let at = line.as_mut_ptr().add(n * V::WIDTH);
-                    self.combined(sum, at).store(at);
+                    combined(sum, at).store(at);
                 }
                 line.iter().take(columns).enumerate().for_each(|(j, &value)| *to(j) = value);
             }
