@@ -251,7 +251,8 @@ def drawn_only_in_training(module: nn.Module, inputs: Tuple[Any, ...], places: P
 @contextlib.contextmanager
 def writing_gradients(module: nn.Module, trains: bool, places: Places, states: States) -> Iterator[None]:
     """A context manager in which tracing a module also records where gradients end, and, if it ``trains``, which normalizations keep their
-    statistics; the parameters and buffers that it changes then stand for their new values. Gradients that the module defines are recorded as functions of its operations.
+    statistics. Parameters and buffers that it changes stand for their new values from then on. Gradients that the module defines are recorded
+    as functions of its operations.
 
     Raises:
         forebay.Error: The module defines a gradient that cannot be recorded.

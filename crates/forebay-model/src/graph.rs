@@ -274,9 +274,9 @@ pub(crate) struct Padding {
 }
 
 impl Padding {
-    /// Whether the size of a value depends on a selection.
-    pub(crate) fn has_surplus(&self, value: ValueId) -> bool {
-        self.rows.contains_key(&value)
+    /// Whether a value has surplus rows, or is a size that counts them.
+    pub(crate) fn concerns(&self, value: ValueId) -> bool {
+        self.rows.contains_key(&value) || self.sizes.contains_key(&value)
     }
 }
 

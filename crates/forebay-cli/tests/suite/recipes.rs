@@ -40,19 +40,7 @@ fn optimizers_take_the_steps_of_pytorch_and_resume() {
     let floats = |list: &Value| -> Vec<f32> {
         list.as_array().unwrap().iter().map(|number| number.as_f64().unwrap() as f32).collect()
     };
-    let of_start = |name: &str| floats(&table["start"][name]);
-    let graph = GraphBuilder::new()
-        .input("x", FLOAT, &["3", "4"])
-        .floats("w1", &[4, 5], &of_start("w1"))
-        .floats("b1", &[5], &of_start("b1"))
-        .floats("w2", &[5, 2], &of_start("w2"))
-        .floats("b2", &[2], &of_start("b2"))
-        .node("MatMul", &["x", "w1"], &["product1"])
-        .node("Add", &["product1", "b1"], &["sum1"])
-        .node("Tanh", &["sum1"], &["hidden"])
-        .node("MatMul", &["hidden", "w2"], &["product2"])
-        .node("Add", &["product2", "b2"], &["y"])
-        .output("y", FLOAT, &["3", "2"]);
+    let graph = GraphBuilder::two_layers(|name| floats(&table["start"][name]));
     let folder = Folder::new();
     let model = folder.write("model.onnx", &graph.build());
     let rows = |name: &str| -> Vec<f32> {

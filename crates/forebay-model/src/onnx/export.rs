@@ -148,7 +148,7 @@ fn leave_training_mode(graph: &mut GraphProto) {
     for node in graph.node.iter_mut().filter(|node| node.domain() == FOREBAY) {
         node.domain = None;
         if node.op_type() == "Next" {
-            // Only a training step changes the initializer. The node stays, because others have numbers.
+            // Only a training step changes the initializer. The node stays, because nodes are known by their places in the list.
             next.extend(node.output.iter().cloned());
             node.op_type = Some("Identity".to_string());
             node.input.truncate(1);

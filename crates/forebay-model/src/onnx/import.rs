@@ -412,7 +412,10 @@ impl<'a> Reader<'a> {
 
 /// Returns the initializers that the graph itself changes in a training step, each with its next value.
 fn carried(graph: &Graph) -> Result<BTreeMap<ValueId, ValueId>, ModelError> {
-    let is_next = |node: &&Node| matches!(&node.operation, Operation::Onnx { domain, op_type, .. } if domain == FOREBAY && op_type == "Next");
+    let is_next = |node: &&Node| match &node.operation {
+        Operation::Onnx { domain, op_type, .. } => domain == FOREBAY && op_type == "Next",
+        Operation::Kernel(_) => false,
+    };
     let mut found = BTreeMap::new();
     for node in graph.nodes.iter().filter(is_next) {
         let (state, next) = (node.inputs.get(1).copied().flatten(), node.outputs.first().copied().flatten());

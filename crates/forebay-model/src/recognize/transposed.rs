@@ -6,7 +6,7 @@ use forebay_base::{DataType, Tensor};
 use super::{Uses, op_type};
 use crate::context::NodeView;
 use crate::error::ModelError;
-use crate::graph::{Attribute, Graph, Node, Operation, ValueId};
+use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
 use crate::tensor::{Compute, Contents};
 
 /// Larger weights are not changed, because computed weights are entirely in memory while they are loaded.
@@ -15,7 +15,7 @@ const BYTES_MAX: u64 = 64 << 20;
 const BYTES_IN_FILES_MAX: u64 = 256 << 20;
 /// The fewest rows of a `Gemm` for which transposing its weights takes less time: with fewer, most time goes into reading the weights.
 const ROWS_MIN: u64 = 8;
-/// Rows and columns that are transposed together.
+/// Rows that are transposed together.
 const BLOCK: usize = 16;
 
 /// Transposes the constant float32 weights of nodes of an inference graph if nothing else reads them: those of a `Conv` whose window is one
@@ -25,25 +25,21 @@ const BLOCK: usize = 16;
 /// Within a budget (`has_budget`), weights in files stay as they are, because they can be dropped and read again.
 pub fn transposed_weights(graph: &mut Graph, has_budget: bool) -> Vec<(ValueId, Contents)> {
     let mut left = if has_budget { 0 } else { BYTES_IN_FILES_MAX };
-    let found: Vec<(usize, Operation, [u64; 2])> = {
+    let found: Vec<(usize, Operation)> = {
         let uses = Uses::of(graph);
-        let find = |(i, node): (usize, &Node)| {
-            let (operation, sizes) = uses.pointwise(node).or_else(|| uses.by_columns(node))?;
-            Some((i, operation, sizes))
-        };
+        let find = |(i, node): (usize, &Node)| Some((i, uses.pointwise(node).or_else(|| uses.by_columns(node))?));
         graph.nodes.iter().enumerate().filter_map(find).collect()
     };
     let mut transposed = Vec::with_capacity(found.len());
-    for (i, operation, sizes) in found {
+    for (i, operation) in found {
         let Some(weights) = graph.nodes[i].inputs[1] else { continue };
         let contents = graph.initializers[&weights].clone();
         if contents.is_in_file() {
             let Some(rest) = left.checked_sub(contents.size_bytes()) else { continue };
             left = rest;
         }
-        let mut ty = contents.ty().clone();
-        ty.shape.swap(0, 1);
-        let matrix = Transposed { contents: contents.clone(), sizes, shape: ty.shape.clone() };
+        let matrix = Transposed(contents.clone());
+        let ty = TensorType::new(DataType::Float32, &matrix.shape());
         let computed = Contents::computed(ty, Box::new(matrix), &[&contents]);
         let id = graph.add_initializer(&format!("{}.transposed", graph.value(weights).name), computed);
         graph.constants.insert(id);
@@ -56,7 +52,7 @@ pub fn transposed_weights(graph: &mut Graph, has_budget: bool) -> Vec<(ValueId, 
 }
 
 impl Uses<'_> {
-    /// The rows and columns of the weights of a node if they can be transposed.
+    /// The rows and columns of a node's weights, if these can be transposed.
     fn matrix(&self, node: &Node) -> Option<[u64; 2]> {
         let weights = self.input(node, 1)?;
         let ty = self.graph.ty(weights).filter(|ty| ty.data_type == DataType::Float32)?;
@@ -66,13 +62,12 @@ impl Uses<'_> {
         (is_own && fits && window.iter().all(|&size| size == 1)).then_some([rows, columns])
     }
 
-    /// If a node is a convolution that takes less time with transposed weights, returns the operation that it becomes and the sizes of its
-    /// weights.
-    fn pointwise(&self, node: &Node) -> Option<(Operation, [u64; 2])> {
+    /// If a node is a convolution that takes less time with transposed weights, returns the operation that it becomes.
+    fn pointwise(&self, node: &Node) -> Option<Operation> {
         if op_type(node) != "Conv" || self.graph.is_folded(node) {
             return None;
         }
-        let sizes = self.matrix(node)?;
+        let [targets, sources] = self.matrix(node)?;
         let view = NodeView { graph: self.graph, node };
         let (x, y) = (self.graph.ty(self.input(node, 0)?)?, self.graph.ty(node.outputs.first().copied()??)?);
         let strides = view.ints("strides").ok()?.unwrap_or_default();
@@ -81,40 +76,41 @@ impl Uses<'_> {
             return None;
         }
         let positions = x.shape[0] * x.shape[2..].iter().product::<u64>();
-        fills_vectors_with_channels(positions, [sizes[1], sizes[0]])
-            .then(|| (Operation::onnx("ConvTranspose", &[]), sizes))
+        fills_vectors_with_channels(positions, [sources, targets]).then(|| Operation::onnx("ConvTranspose", &[]))
     }
 
-    /// If a node is a product by the columns of its weights, returns the product by their rows, and the sizes of its weights.
-    fn by_columns(&self, node: &Node) -> Option<(Operation, [u64; 2])> {
+    /// If a node is a product with transposed weights, returns the product with the weights as they are.
+    fn by_columns(&self, node: &Node) -> Option<Operation> {
         if op_type(node) != "Gemm" || self.graph.is_folded(node) {
             return None;
         }
-        let sizes = self.matrix(node)?;
+        self.matrix(node)?;
         let y = self.graph.ty(node.outputs.first().copied()??)?;
         if y.shape.first().is_none_or(|&rows| rows < ROWS_MIN) {
             return None;
         }
         let mut operation = node.operation.clone();
         let Operation::Onnx { attributes, .. } = &mut operation else { return None };
-        matches!(attributes.remove("transB"), Some(Attribute::Int(1..))).then_some((operation, sizes))
+        matches!(attributes.remove("transB"), Some(Attribute::Int(1..))).then_some(operation)
     }
 }
 
-/// A transposed matrix.
+/// The transpose of a matrix, whose shape can end with dimensions of size 1.
 #[derive(Debug)]
-struct Transposed {
-    contents: Contents,
-    /// The rows and columns before.
-    sizes: [u64; 2],
-    /// The shape after.
-    shape: Vec<u64>,
+struct Transposed(Contents);
+
+impl Transposed {
+    fn shape(&self) -> Vec<u64> {
+        let mut shape = self.0.shape().to_vec();
+        shape.swap(0, 1);
+        shape
+    }
 }
 
 impl Compute for Transposed {
     fn compute(&self) -> Result<Tensor, ModelError> {
-        let from = self.contents.to_tensor()?.to_f32().unwrap_or_default();
-        let [rows, columns] = self.sizes.map(|size| size as usize);
+        let (shape, from) = (self.shape(), self.0.to_tensor()?.to_f32().unwrap_or_default());
+        let [columns, rows] = [shape[0], shape[1]].map(|size| size as usize);
         let mut to = vec![0.0; from.len()];
         for first in (0..rows).step_by(BLOCK) {
             for column in 0..columns {
@@ -124,6 +120,6 @@ impl Compute for Transposed {
                 }
             }
         }
-        Ok(Tensor::from_f32(&self.shape, &to))
+        Ok(Tensor::from_f32(&shape, &to))
     }
 }

@@ -21,7 +21,7 @@ pub(super) fn choose(graph: &mut Graph, options: &TrainingOptions) -> Result<Val
 /// Returns the output or inner value with this name; without a name, the only output.
 pub(super) fn prediction(graph: &Graph, name: Option<&str>) -> Result<ValueId, ModelError> {
     let value = named(graph, name)?;
-    if graph.padding.has_surplus(value) {
+    if graph.padding.rows.contains_key(&value) {
         let reason = format!(
             "the loss uses '{}', whose size is the number of elements that a NonZero selects; let the model write them back into a \
              tensor of known size, or compute their sum or mean",

@@ -57,6 +57,23 @@ impl GraphBuilder {
         GraphBuilder::default()
     }
 
+    /// Creates tanh(x w1 + b1) w2 + b2 for x\[3, 4] and y\[3, 2], the network of testdata/training/optimizers.json, with the parameters that
+    /// `start` returns by name.
+    pub fn two_layers(start: impl Fn(&str) -> Vec<f32>) -> GraphBuilder {
+        GraphBuilder::new()
+            .input("x", FLOAT, &["3", "4"])
+            .floats("w1", &[4, 5], &start("w1"))
+            .floats("b1", &[5], &start("b1"))
+            .floats("w2", &[5, 2], &start("w2"))
+            .floats("b2", &[2], &start("b2"))
+            .node("MatMul", &["x", "w1"], &["product1"])
+            .node("Add", &["product1", "b1"], &["sum1"])
+            .node("Tanh", &["sum1"], &["hidden"])
+            .node("MatMul", &["hidden", "w2"], &["product2"])
+            .node("Add", &["product2", "b2"], &["y"])
+            .output("y", FLOAT, &["3", "2"])
+    }
+
     /// Sets the producer of the model.
     pub fn producer(mut self, name: &'static str) -> Self {
         self.producer = name;

@@ -17,21 +17,8 @@ fn floats(list: &Value) -> Vec<f32> {
     list.as_array().unwrap().iter().map(|number| number.as_f64().unwrap() as f32).collect()
 }
 
-/// tanh(x w1 + b1) w2 + b2.
 fn model(start: &Value) -> Model {
-    let graph = GraphBuilder::new()
-        .input("x", FLOAT, &["3", "4"])
-        .floats("w1", &[4, 5], &floats(&start["w1"]))
-        .floats("b1", &[5], &floats(&start["b1"]))
-        .floats("w2", &[5, 2], &floats(&start["w2"]))
-        .floats("b2", &[2], &floats(&start["b2"]))
-        .node("MatMul", &["x", "w1"], &["product1"])
-        .node("Add", &["product1", "b1"], &["sum1"])
-        .node("Tanh", &["sum1"], &["hidden"])
-        .node("MatMul", &["hidden", "w2"], &["product2"])
-        .node("Add", &["product2", "b2"], &["y"])
-        .output("y", FLOAT, &["3", "2"]);
-    Model::from_bytes(&graph.build()).unwrap()
+    Model::from_bytes(&GraphBuilder::two_layers(|name| floats(&start[name])).build()).unwrap()
 }
 
 /// The optimizer of a case, with the settings of the script that generated the table.

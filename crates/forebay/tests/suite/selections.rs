@@ -177,3 +177,19 @@ fn what_surplus_rows_would_change_is_refused_with_the_selection() {
         assert!(message.contains(expected) && message.contains("a NonZero selects"), "{expected}: {message}");
     }
 }
+
+#[test]
+fn selections_from_more_elements_than_constants_can_have_are_refused() {
+    let graph = GraphBuilder::new()
+        .input("x", FLOAT, &["1099511627776"])
+        .floats("w", &[1], &[1.0])
+        .node("Mul", &["x", "w"], &["z"])
+        .node("NonZero", &["z"], &["found"])
+        .node("Transpose", &["found"], &["places"])
+        .node("GatherND", &["z", "places"], &["rows"])
+        .node("ReduceMean", &["rows"], &["out"]);
+    let model = Model::from_bytes(&graph.output("out", FLOAT, &[]).build()).unwrap();
+    let refused = Trainer::builder(&model).engine(host(1)).loss(Loss::MeanSquaredError).build();
+    let message = refused.map(|_| ()).unwrap_err().to_string();
+    assert!(message.contains("NonZero"), "{message}");
+}

@@ -15,6 +15,9 @@ use crate::graph::{Graph, Node, Operation, Padded, TensorType, ValueId};
 use crate::operator::NodeView;
 pub(in crate::infer) use marks::note;
 
+/// The most elements of which some are selected: their positions become constants.
+const COUNT_MAX: u64 = 1 << 24;
+
 /// Nodes that replace another.
 struct Composer<'a> {
     graph: &'a mut Graph,
@@ -118,7 +121,7 @@ pub(super) fn expand(graph: &mut Graph, like: &Node) -> Result<Option<Vec<Node>>
     {
         return Ok(Some(nodes));
     }
-    if is_settled(graph, like) || !depends(graph, like) {
+    if is_settled(graph, like) || concerned(graph, like).is_none() {
         return Ok(None);
     }
     match op_type {
@@ -133,21 +136,17 @@ fn is_settled(graph: &Graph, node: &Node) -> bool {
     node.outputs.iter().flatten().all(|output| graph.padding.settled.contains(output))
 }
 
-/// Returns whether sizes of a node's inputs depend on a selection.
-fn depends(graph: &Graph, node: &Node) -> bool {
-    let padding = &graph.padding;
-    node.inputs.iter().flatten().any(|input| padding.rows.contains_key(input) || padding.sizes.contains_key(input))
+/// Returns the first input of a node that has surplus rows or counts them.
+fn concerned(graph: &Graph, node: &Node) -> Option<ValueId> {
+    node.inputs.iter().flatten().copied().find(|&input| graph.padding.concerns(input))
 }
 
 /// Returns the error for a node whose results surplus rows would affect.
 fn refusal(view: &NodeView) -> ModelError {
-    let padding = &view.graph.padding;
-    let depends = |input: &&ValueId| padding.rows.contains_key(input) || padding.sizes.contains_key(input);
-    let name = view.node.inputs.iter().flatten().find(depends).map(|&input| view.graph.value(input).name.clone());
+    let name = concerned(view.graph, view.node).map_or("", |input| &view.graph.value(input).name);
     view.error(format!(
-        "the size of its input '{}' is the number of elements that a NonZero selects, which is not known before a training step begins; \
-         compute all elements and select with Where, or make what NonZero takes a constant of the model",
-        name.unwrap_or_default()
+        "the size of its input '{name}' is the number of elements that a NonZero selects, which is not known before a training step begins; \
+         compute all elements and select with Where, or make what NonZero takes a constant of the model"
     ))
 }
 
@@ -159,12 +158,12 @@ fn non_zero(graph: &mut Graph, like: &Node) -> Result<Option<Vec<Node>>, ModelEr
         [] => vec![1],
         shape => shape.to_vec(),
     };
-    let count = shape.iter().try_fold(1_u64, |product, &size| product.checked_mul(size)).filter(|&count| count > 0);
+    let count = Some(view.input_type(0)?.count()).filter(|count| (1..=COUNT_MAX).contains(count));
     let (Some(count), Some(output), false) = (count, output, graph.constant_contents(x).is_some()) else {
         return Ok(None);
     };
-    if depends(graph, like) {
-        return Err(refusal(&NodeView { graph, node: like }));
+    if concerned(graph, like).is_some() {
+        return Err(refusal(&view));
     }
     let rank = shape.len() as u64;
     let strides: Vec<i64> = (0..shape.len()).map(|axis| shape[axis + 1..].iter().product::<u64>() as i64).collect();
@@ -191,7 +190,7 @@ fn expand_to_count(graph: &mut Graph, like: &Node) -> Result<Option<Vec<Node>>, 
     if !list_of_counts(graph, shape, &mut sizes, &mut counted) {
         return Ok(None);
     }
-    let Some((mask, count)) = counted else { return Ok(None) };
+    let Some((mask, count)) = counted.filter(|&(_, count)| count <= COUNT_MAX) else { return Ok(None) };
     let mut c = Composer { graph, like, nodes: Vec::new() };
     let padded = match c.graph.padding.rows.get(&data) {
         Some(&padded) => padded,
@@ -305,11 +304,9 @@ fn scatter(graph: &mut Graph, like: &Node) -> Result<Option<Vec<Node>>, ModelErr
 fn slice(graph: &mut Graph, like: &Node) -> Result<Option<Vec<Node>>, ModelError> {
     let view = NodeView { graph, node: like };
     let data = view.input(0)?;
-    let Some((axis, _)) = cut(&view)?.filter(|_| !graph.padding.rows.contains_key(&data)) else { return Ok(None) };
+    let cut = cut(&view)?.filter(|_| !graph.padding.rows.contains_key(&data));
+    let Some(Cut { axis, end, .. }) = cut else { return Ok(None) };
     let ty = view.input_type(0)?.clone();
-    let ends = view.constant_ints(2)?;
-    let place = sliced_axes(&view)?.iter().position(|&sliced| sliced == axis);
-    let end = place.and_then(|place| ends.get(place)).map_or(0, |&end| end.max(0) as u64);
     if ty.shape[axis] >= end {
         return Ok(None);
     }
@@ -336,8 +333,16 @@ fn sliced_axes(view: &NodeView) -> Result<Vec<usize>, ModelError> {
     }
 }
 
-/// Returns the axis that a `Slice` cuts to a number of selected rows, and the selection.
-fn cut(view: &NodeView) -> Result<Option<(usize, Padded)>, ModelError> {
+/// What a `Slice` cuts to a number of selected rows.
+struct Cut {
+    axis: usize,
+    padded: Padded,
+    /// The number of rows that are left, with the surplus ones.
+    end: u64,
+}
+
+/// Returns what a `Slice` cuts to a number of selected rows.
+fn cut(view: &NodeView) -> Result<Option<Cut>, ModelError> {
     let sizes = |i: usize| view.node.inputs.get(i).copied().flatten().and_then(|id| view.graph.padding.sizes.get(&id));
     if sizes(1).is_some() || sizes(4).is_some() || !view.has_input(2) {
         return Err(refusal(view));
@@ -352,7 +357,8 @@ fn cut(view: &NodeView) -> Result<Option<(usize, Padded)>, ModelError> {
     if (at(1, 0)?, at(4, 1)?) != (0, 1) {
         return Err(refusal(view));
     }
-    Ok(sliced_axes(view)?.get(place).map(|&axis| (axis, padded)))
+    let end = at(2, 0)?.max(0) as u64;
+    Ok(sliced_axes(view)?.get(place).map(|&axis| Cut { axis, padded, end }))
 }
 
 /// Leaves surplus rows out of a reduction over them.

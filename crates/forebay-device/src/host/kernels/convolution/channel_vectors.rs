@@ -7,13 +7,13 @@ use forebay_base::kernel::{Activation, PRODUCT_TERMS, fills_vectors_with_channel
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::super::applied::apply_to;
-use super::super::parallel::{Pointer, for_each, threads, wide};
+use super::super::parallel::{for_each, threads, wide};
 use super::super::product::{Matrix, PANEL, PackedRows, Rows, continue_sums};
 use super::super::simd::{SummedVector, WIDTH_MAX, dispatch, limited};
 use super::super::thread_buffer::with_buffer;
-use super::Geometry;
 use super::lanes::gather_lines;
 use super::slab::{Span, spans};
+use super::{Geometry, Operands};
 
 /// Channels of the source that are packed together.
 const SOURCES: usize = PRODUCT_TERMS as usize;
@@ -27,14 +27,6 @@ pub(super) struct ChannelVectors {
     positions: usize,
     /// Channels of the target in a task.
     targets: usize,
-}
-
-/// The operands of a transposed convolution.
-pub(super) struct Operands<'a> {
-    pub source: Pointer<f32>,
-    pub weights: Pointer<f32>,
-    pub bias: Option<&'a [f32]>,
-    pub target: Pointer<f32>,
 }
 
 impl ChannelVectors {
@@ -134,10 +126,10 @@ impl ChannelVectors {
             // SAFETY: the caller's promises.
             unsafe {
                 let target = operands.target.at(first as isize);
-                let (count, lanes, stride) = (self.positions, targets.len, x.channel);
-                transpose(&Transposed { sums: sums.as_ptr(), count, lanes, target, stride });
+                let (positions, channels, stride) = (self.positions, targets.len, x.channel);
+                transpose(&Transposed { sums: sums.as_ptr(), positions, channels, target, stride });
                 if let Some(function) = activation.function() {
-                    apply_to(function, target, [(1, 0), (1, 0), (lanes, stride)], count);
+                    apply_to(function, target, [(1, 0), (1, 0), (channels, stride)], positions);
                 }
             }
         }
@@ -147,10 +139,8 @@ impl ChannelVectors {
 /// Sums of positions by channels, which become channels of positions.
 struct Transposed {
     sums: *const f32,
-    /// The number of positions.
-    count: usize,
-    /// The number of channels.
-    lanes: usize,
+    positions: usize,
+    channels: usize,
     target: *mut f32,
     /// Elements between channels.
     stride: usize,
@@ -166,7 +156,7 @@ dispatch! {
 /// As [`transpose`], and the CPU must have the vector's instructions.
 #[inline(always)]
 unsafe fn transpose_with<V: SummedVector>(job: &Transposed) {
-    let Transposed { sums, count, lanes, target, stride } = *job;
+    let Transposed { sums, positions, channels, target, stride } = *job;
     // SAFETY: the caller's promises.
-    unsafe { gather_lines::<V>(sums, lanes, count, lanes, target, stride) };
+    unsafe { gather_lines::<V>(sums, channels, positions, channels, target, stride) };
 }

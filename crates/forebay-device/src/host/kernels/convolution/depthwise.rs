@@ -7,13 +7,13 @@
 use forebay_base::kernel::Activation;
 
 use super::super::applied::apply_to;
-use super::super::parallel::{Pointer, for_each};
+use super::super::parallel::for_each;
 use super::super::simd::{LANES, Vector, WIDTH_MAX, dispatch_wide};
 use super::super::spatial::Spatial;
 use super::super::thread_buffer::with_buffer;
-use super::Geometry;
 use super::lanes::{Lines, gather_lines, spread_lines, spread_padded};
 use super::slab::{even, spans};
+use super::{Geometry, Operands};
 
 /// Vectors of positions that are summed together.
 const VECTORS: usize = 8;
@@ -196,7 +196,7 @@ impl Depthwise {
                 unsafe {
                     convolve(&job);
                     if let Some(function) = activation.function() {
-                        let start = operands.y.at((image * self.y.image + first * self.y.channel) as isize);
+                        let start = operands.target.at((image * self.y.image + first * self.y.channel) as isize);
                         let outer = [(last - first, self.y.channel), (1, 0), (self.target[0], self.y.row)];
                         apply_to(function, start, outer, self.target[1]);
                     }
@@ -222,15 +222,6 @@ fn is_of_use(geometry: &Geometry) -> bool {
         && has_positions
         && matches!(strides[2], 1 | 2)
         && (1..=TAPS_MAX).contains(&geometry.taps())
-}
-
-/// The locations of the operands.
-pub(super) struct Operands<'a> {
-    pub x: Pointer<f32>,
-    /// By channel and tap.
-    pub weights: Pointer<f32>,
-    pub bias: Option<&'a [f32]>,
-    pub y: Pointer<f32>,
 }
 
 /// Some channels of an image.
@@ -294,8 +285,8 @@ unsafe fn convolve_vector<V: Vector>(job: &Job, first: usize, lanes: usize) {
         if let Some(all) = operands.bias {
             bias[..lanes].copy_from_slice(&all[first..first + lanes]);
         }
-        let from = operands.x.at((image * x.image + first * x.channel) as isize);
-        let to = operands.y.at((image * y.image + first * y.channel) as isize);
+        let from = operands.source.at((image * x.image + first * x.channel) as isize);
+        let to = operands.target.at((image * y.image + first * y.channel) as isize);
         for rows in spans(target[0], block[0]) {
             for columns in spans(target[1], block[1]) {
                 V::outline(
@@ -439,6 +430,7 @@ unsafe fn sum_positions<V: Vector, const STEP: usize, const CLASSES: usize, cons
 #[cfg(test)]
 mod tests {
     use super::super::super::View;
+    use super::super::super::parallel::Pointer;
     use super::super::super::stored::Stored;
     use super::super::super::testing::{Random, desc};
     use super::super::correlation::Correlation;
@@ -485,20 +477,22 @@ mod tests {
             let bias: Vec<f32> = numbers(geometry.groups as u64);
             let pointer = Pointer::new(weights.as_ptr().cast_mut());
             let stored = |desc: &TensorDesc, address: *mut f32| Stored::of(&View { desc, pointer: address.cast() });
-            let mut compare =
-                |ours: Depthwise, theirs: (Correlation, Pointer<f32>), from: &TensorDesc, to: &TensorDesc| {
-                    let mut source: Vec<f32> = numbers(from.element_count());
-                    let mut results = [(); 2].map(|()| vec![f32::NAN; to.element_count() as usize]);
-                    let [first, second] = results.each_mut().map(|result| result.as_mut_ptr());
-                    // SAFETY: the operands have the geometry's sizes.
-                    unsafe {
-                        let (x, y) = (Pointer::new(source.as_mut_ptr()), Pointer::new(first));
-                        ours.run(Activation::Relu, &Operands { x, weights: pointer, bias: Some(&bias), y });
-                        let source = stored(from, source.as_mut_ptr());
-                        theirs.0.run(Activation::Relu, source, theirs.1, Some(&bias), stored(to, second));
-                    }
-                    assert_eq!(results[0], results[1], "case {number}: {geometry:?}");
-                };
+            let mut compare = |ours: Depthwise,
+                               theirs: (Correlation, Pointer<f32>),
+                               from: &TensorDesc,
+                               to: &TensorDesc| {
+                let mut source: Vec<f32> = numbers(from.element_count());
+                let mut results = [(); 2].map(|()| vec![f32::NAN; to.element_count() as usize]);
+                let [first, second] = results.each_mut().map(|result| result.as_mut_ptr());
+                // SAFETY: the operands have the geometry's sizes.
+                unsafe {
+                    let (x, y) = (Pointer::new(source.as_mut_ptr()), Pointer::new(first));
+                    ours.run(Activation::Relu, &Operands { source: x, weights: pointer, bias: Some(&bias), target: y });
+                    let source = stored(from, source.as_mut_ptr());
+                    theirs.0.run(Activation::Relu, source, theirs.1, Some(&bias), stored(to, second));
+                }
+                assert_eq!(results[0], results[1], "case {number}: {geometry:?}");
+            };
             let correlation = Correlation::forward(&geometry).unwrap();
             compare(Depthwise::forward(&geometry).unwrap(), (correlation, pointer), &x, &y);
             let correlation = Correlation::transposed(&geometry).unwrap();

@@ -10,9 +10,9 @@ use super::super::parallel::for_each;
 use super::super::simd::{LANES, Vector, WIDTH_MAX, dispatch_wide};
 use super::super::spatial::Spatial;
 use super::super::thread_buffer::with_buffer;
-use super::Geometry;
-use super::depthwise::{Operands, TASKS};
+use super::depthwise::TASKS;
 use super::slab::{Span, copy_adjacent, spans};
+use super::{Geometry, Operands};
 
 /// The most packed elements of a block of rows: they stay in a core's first-level cache.
 const PACKED_MAX: usize = 6 * 1024;
@@ -90,8 +90,8 @@ impl DepthwiseRows {
                     let bias = operands.bias.map_or(0.0, |bias| bias[channel]);
                     // SAFETY: the image and its channels exist, there is room in the buffer, and every task writes different channels.
                     unsafe {
-                        let x = operands.x.at((image * self.x.image + channel * self.x.channel) as isize);
-                        let y = operands.y.at((image * self.y.image + channel * self.y.channel) as isize);
+                        let x = operands.source.at((image * self.x.image + channel * self.x.channel) as isize);
+                        let y = operands.target.at((image * self.y.image + channel * self.y.channel) as isize);
                         let weights = operands.weights.at((channel * self.window * self.window) as isize);
                         let limits = activation.limits();
                         convolve(&mut Job { rows: self, x, y, weights, bias, limits, packed });

@@ -37,7 +37,7 @@ use super::{View, unsupported};
 use crate::device::DeviceError;
 use channel_vectors::ChannelVectors;
 use correlation::Correlation;
-use depthwise::{Depthwise, Operands};
+use depthwise::Depthwise;
 use depthwise_rows::DepthwiseRows;
 use turned::turn_weights;
 use weight_gradient::WeightGradient;
@@ -173,6 +173,14 @@ impl Geometry {
     }
 }
 
+/// The locations of the operands of one direction, in float32.
+struct Operands<'a> {
+    source: Pointer<f32>,
+    weights: Pointer<f32>,
+    bias: Option<&'a [f32]>,
+    target: Pointer<f32>,
+}
+
 /// Checks how far the windows of this many positions in each dimension reach.
 ///
 /// # Errors
@@ -254,14 +262,14 @@ pub(super) unsafe fn run(
             Ok::<&[f32], DeviceError>(Pointer::new(place).slice(0, count))
         };
         let bias = reads.get(2).map(|bias| in_float32(bias, counts.weights)).transpose()?;
-        let by_channel = |weights: Option<Pointer<f32>>| {
-            let [x, y] = [first.own()?, target.own()?].map(Pointer::new);
-            Some(Operands { x, weights: weights?, bias, y })
+        let own_operands = |weights: Option<Pointer<f32>>| {
+            let [source, target] = [first.own()?, target.own()?].map(Pointer::new);
+            Some(Operands { source, weights: weights?, bias, target })
         };
         match kernel {
             Kernel::Convolution { activation, .. } => {
                 let weights = Pointer::new(in_float32(&reads[1], 0)?.as_ptr().cast_mut());
-                if let Some(operands) = by_channel(Some(weights)) {
+                if let Some(operands) = own_operands(Some(weights)) {
                     if let Some(rows) = DepthwiseRows::of(&geometry) {
                         rows.run(*activation, &operands);
                         return Ok(());
@@ -275,17 +283,15 @@ pub(super) unsafe fn run(
                 correlation.run(*activation, first, weights, bias, target);
             }
             Kernel::ConvolutionDataGradient { activation, .. } => {
-                let own_weights = second.own().map(Pointer::new);
-                if let Some((depthwise, operands)) = Depthwise::transposed(&geometry).zip(by_channel(own_weights)) {
-                    depthwise.run(*activation, &operands);
-                    return Ok(());
-                }
-                if let Some(vectors) = ChannelVectors::of(kernel, &geometry, &read_descs)
-                    && let [Some(source), Some(weights), Some(target)] = [first, second, target].map(Stored::own)
-                {
-                    let [source, weights, target] = [source, weights, target].map(Pointer::new);
-                    vectors.run(*activation, &channel_vectors::Operands { source, weights, bias, target });
-                    return Ok(());
+                if let Some(operands) = own_operands(second.own().map(Pointer::new)) {
+                    if let Some(depthwise) = Depthwise::transposed(&geometry) {
+                        depthwise.run(*activation, &operands);
+                        return Ok(());
+                    }
+                    if let Some(vectors) = ChannelVectors::of(kernel, &geometry, &read_descs) {
+                        vectors.run(*activation, &operands);
+                        return Ok(());
+                    }
                 }
                 let correlation = Correlation::transposed(&geometry).map_err(refuse)?;
                 let weights = workspace.ok_or_else(missing)?;

@@ -228,7 +228,8 @@ struct Run {
 
 impl Run {
     /// While rows after the first tile are multiplied, a part of the next panel is prefetched, because its rows may be so far apart that
-    /// processors do not do so by themselves: one cache line of each term per tile. Returns the first address and the distance to the next.
+    /// processors do not do so by themselves: one cache line of each term per tile. Returns the first address and the distance to the next
+    /// one; if there is nothing to prefetch, an address that is in a cache and 0.
     #[inline(always)]
     fn ahead(&self, job: &Job, tile: usize, width: usize) -> (*const f32, isize) {
         let (_, n, k) = job.sizes;

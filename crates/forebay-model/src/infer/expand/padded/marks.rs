@@ -1,6 +1,6 @@
 //! Which values have surplus rows, and which sizes count them.
 
-use super::{cut, depends, is_settled, reduced, refusal, sliced_axes};
+use super::{Cut, concerned, cut, is_settled, reduced, refusal, sliced_axes};
 use crate::error::ModelError;
 use crate::graph::{Graph, Node, Padded, TensorType, ValueId};
 use crate::operator::NodeView;
@@ -11,7 +11,7 @@ use crate::operators::is_elementwise;
 /// # Errors
 /// Fails if surplus rows would affect the results of the node.
 pub(in crate::infer) fn note(graph: &mut Graph, like: &Node) -> Result<(), ModelError> {
-    if !graph.selects_branches || is_settled(graph, like) || !depends(graph, like) {
+    if !graph.selects_branches || is_settled(graph, like) || concerned(graph, like).is_none() {
         return Ok(());
     }
     let outputs: Vec<ValueId> = like.outputs.iter().flatten().copied().collect();
@@ -52,8 +52,8 @@ fn sizes(graph: &Graph, like: &Node) -> Result<Option<Vec<Option<Padded>>>, Mode
     let all = |i: usize| view.input(i).map(of);
     Ok(match op_type {
         // These make data of these sizes.
-        "ConstantOfShape" | "Range" | "Expand" | "Slice" if !padding.sizes.contains_key(&view.input(0)?) => None,
         "ConstantOfShape" | "Range" => None,
+        "Expand" | "Slice" if !padding.sizes.contains_key(&view.input(0)?) => None,
         "Shape" | "Size" => Some(vec![None; count]),
         "Gather" if !padding.sizes.contains_key(&view.input(1)?) => {
             let (marks, indices) = (all(0)?, view.constant_ints(1)?);
@@ -112,10 +112,10 @@ fn outcome(view: &NodeView) -> Result<Padded, ModelError> {
                 }
             }
             ("Slice", None) => match cut(view)? {
-                Some((axis, padded)) => whole(view, padded, axis, out),
+                Some(Cut { axis, padded, .. }) => whole(view, padded, axis, out),
                 None => refused(),
             },
-            ("Slice", Some(first)) if cut(view)?.is_some_and(|(axis, _)| axis == first.axis) => {
+            ("Slice", Some(first)) if cut(view)?.is_some_and(|cut| cut.axis == first.axis) => {
                 whole(view, first, first.axis, out)
             }
             ("ConstantOfShape", _) => {
