@@ -243,6 +243,11 @@ impl Engine {
         Ok(())
     }
 
+    /// Returns what the plan on the device is for.
+    pub(crate) fn active_purpose(&self) -> Option<Purpose> {
+        self.active.as_ref().map(|((purpose, _), _)| *purpose)
+    }
+
     /// Moves the values out of the active plan, into a file if there is a spill folder, and gives back what is on the device.
     ///
     /// # Errors

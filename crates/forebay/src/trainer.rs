@@ -3,11 +3,12 @@
 //! A trainer keeps a plan for each set of input sizes and further plans for evaluation, all within the same budgets. At most one of them is
 //! on the device at a time (`engine.rs`).
 
+mod evaluation;
 mod gradients;
 mod values;
 mod windows;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ use crate::progress::Progress;
 use crate::schedule::{Curve, Schedule};
 use crate::session::{RunTimes, feed};
 use crate::shards::Shards;
-use crate::step_report::{Evaluation, StepReport, scalar};
+use crate::step_report::{StepReport, scalar};
 use crate::tensor_info::{self, TensorInfo};
 use crate::training::{check_clipping, check_group_schedules};
 
@@ -355,26 +356,6 @@ impl Trainer {
         })
     }
 
-    /// Runs the model on one batch in evaluation mode, with the current parameters, which do not change.
-    ///
-    /// # Errors
-    /// Fails if inputs or labels do not fit or the device reports an error.
-    pub fn evaluate(&mut self, batch: BTreeMap<String, Tensor>, labels: Tensor) -> Result<Evaluation, Error> {
-        let (shapes, sizes) = self.sizes_of(&batch, &labels)?;
-        if !self.evaluation.contains_key(&shapes) {
-            self.make_room()?;
-            self.evaluation.insert(shapes.clone(), self.evaluation_plan(&sizes)?);
-        }
-        let number = self.number(&shapes);
-        let plan = &self.evaluation[&shapes];
-        let fed = plan.check(batch, labels, None)?;
-        let runner = self.engine.activate((Purpose::Inference, number), &plan.compiled)?;
-        feed(runner, plan.compiled.own_share(fed))?;
-        runner.run()?;
-        let loss = scalar(&runner.read_output(&plan.loss)?);
-        Ok(Evaluation { loss, logits: runner.read_output(&plan.logits.name)? })
-    }
-
     /// Returns the plans of one kind of training step.
     fn plans(&mut self, purpose: Purpose) -> &mut BTreeMap<Shapes, LossPlan> {
         match purpose {
@@ -390,40 +371,6 @@ impl Trainer {
         let plan = LossPlan::training(&self.model, &options, &sizes, self.engine.machine(), None)?;
         plan.compiled.check_shards(&self.main().compiled)?;
         Ok(plan)
-    }
-
-    /// Makes the plan of [`Trainer::evaluate`] for batches of this many samples and otherwise of the planned sizes, so that a budget that
-    /// is too small for it is found before any training.
-    ///
-    /// # Errors
-    /// Fails as `evaluate` does, except for errors that depend on the samples.
-    pub fn plan_evaluation(&mut self, batch_size: u64) -> Result<(), Error> {
-        let main = self.main();
-        let of_batch = |info: &TensorInfo| info.with_batch(self.batch_size, batch_size);
-        let labels = main.has_own_labels.then(|| of_batch(&main.labels).shape);
-        let (shapes, sizes) = self.sizes_with(main.inputs.iter().map(of_batch).collect(), batch_size, labels);
-        if !self.evaluation.contains_key(&shapes) {
-            self.evaluation.insert(shapes, self.evaluation_plan(&sizes)?);
-        }
-        Ok(())
-    }
-
-    /// Makes a plan for evaluation. If the optimizer's state is in host memory meanwhile, the plan takes no more than the rest of the
-    /// budget: always within a limit on the process, and within a host budget if possible.
-    fn evaluation_plan(&self, sizes: &Sizes) -> Result<LossPlan, Error> {
-        let sharded: BTreeSet<String> = self.shards.names().cloned().collect();
-        let plan = |machine: &LimitedDevice| LossPlan::evaluation(&self.model, &self.options, sizes, machine, &sharded);
-        let graph = self.model.graph();
-        let state = self.engine.types().iter().filter(|(name, _)| graph.find(name).is_none());
-        let state_bytes = state.map(|(_, ty)| ty.checked_size_bytes().unwrap_or(u64::MAX));
-        let machine = self.engine.machine();
-        let with_state = machine.with_values_in_memory(state_bytes.fold(0, u64::saturating_add));
-        match with_state.as_ref().map(plan) {
-            Some(Ok(plan)) => Ok(plan),
-            // The limit counts the state, wherever it is.
-            Some(refused) if machine.process_limit().is_some() => refused,
-            _ => plan(machine),
-        }
     }
 
     /// Returns the shapes of a batch. Its tensors must have the planned types and, except for the batch size and sizes that the model

@@ -42,6 +42,7 @@ impl Run<'_> {
         let windows = self.arguments.reading.windows(self.arguments.pad_to);
         let batch_size = if windows.is_some() { 1 } else { self.part_size() };
         let mut sampler = feeding::sampler(set, &self.model, self.arguments, batch_size, None)?;
+        self.trainer.prepare_to_evaluate()?;
         let (mut counts, mut loss_sum, mut weight_sum) = (ClassCounts::default(), 0.0, 0.0);
         for step in 0..sampler.steps_per_epoch() {
             let samples = sampler.batch(step);

@@ -1,7 +1,7 @@
 //! The first two promises: at any budget for which a plan exists, the bits are those of the unlimited run, and the budget is never
 //! exceeded.
 
-use forebay::{Device, MemorySize, Statistics, Trainer};
+use forebay::{Device, MemoryLimit, MemorySize, Statistics, Trainer};
 use forebay_golden::{Case, Run, assert_same, chaos, everything, host, recipe, run, trainer_on, trainer_options};
 use std::sync::Arc;
 
@@ -139,6 +139,35 @@ fn the_budget_changes_between_steps_and_no_bit_does() {
         assert_eq!(trainer.statistics().device_budget_bytes, budget, "a refused budget changes nothing");
     }
     assert_same(&expected, &Run { losses, values: everything(&trainer) }, "with five budgets");
+}
+
+/// Validation data is read while the plan of training steps would still be on the device. Within a limit on the process, its memory is given
+/// back first.
+#[test]
+fn training_leaves_the_device_before_evaluation_only_within_a_limit_on_the_process() {
+    let case = Case::read("digits-cnn");
+    let trainer_within = |limit| {
+        let mut options = host(2);
+        options.memory.memory_limit = Some(limit);
+        trainer_on(case.model(), recipe(&case), options, None)
+    };
+    let expected = run(&case, &mut trainer_within(MemoryLimit::Unlimited), 2);
+    for (limit, leaves) in [(MemoryLimit::Unlimited, false), (MemoryLimit::Size(MemorySize::Bytes(64 << 30)), true)] {
+        let (mut trainer, mut losses) = (trainer_within(limit), Vec::new());
+        for step in 0..2 {
+            let (batch, labels) = case.batch(step);
+            losses.push(trainer.step(batch.clone(), labels.clone()).unwrap().loss.to_bits());
+            trainer.prepare_to_evaluate().unwrap();
+            assert_eq!(trainer.usage().heap_bytes == 0, leaves, "{limit:?}");
+            for _ in 0..2 {
+                trainer.evaluate(batch.clone(), labels.clone()).unwrap();
+                // An evaluation leaves what the next one uses.
+                trainer.prepare_to_evaluate().unwrap();
+                assert!(trainer.usage().heap_bytes > 0, "{limit:?}");
+            }
+        }
+        assert_same(&expected, &Run { losses, values: everything(&trainer) }, &format!("{limit:?}"));
+    }
 }
 
 #[test]
