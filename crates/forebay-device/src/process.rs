@@ -39,6 +39,14 @@ pub fn give_back() {
     }
 }
 
+/// Returns the size of this program's or library's code in bytes, whether it is in memory or not; `None` if the system does not say.
+pub fn code_bytes() -> Option<u64> {
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+    return code::size_bytes();
+    #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+    None
+}
+
 /// Returns whether a debugger is attached to the process: its breakpoints are changes to the code.
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 fn is_traced() -> bool {
@@ -51,40 +59,64 @@ fn is_traced() -> bool {
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod code {
     use std::ffi::{c_int, c_void};
+    use std::ops::Range;
+
+    /// What a walk over the objects of the process looks for: the object that contains this code.
+    type Visit<'a> = &'a mut dyn FnMut(&libc::Elf64_Phdr, Range<u64>);
 
     /// Gives back the pages that can be read from the program's file again: those of its segments that are mapped without write permission.
     pub(super) fn give_back() {
-        // SAFETY: the callback relies only on what the call guarantees, and outlives the call.
-        unsafe { libc::dl_iterate_phdr(Some(visit), std::ptr::null_mut()) };
-    }
-
-    /// Gives back the pages of one object if it contains this code, and ends the walk there.
-    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
-        // SAFETY: the system passes an object and its table of segments, which outlive this call.
-        let (base, segments) = unsafe {
-            let info = &*info;
-            (info.dlpi_addr, std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)))
-        };
-        let loaded = || segments.iter().filter(|segment| segment.p_type == libc::PT_LOAD);
-        let span = |segment: &libc::Elf64_Phdr| {
-            let start = base.wrapping_add(segment.p_vaddr);
-            start..start.wrapping_add(segment.p_memsz)
-        };
-        let here = give_back as fn() as usize as u64;
-        if !loaded().any(|segment| span(segment).contains(&here)) {
-            return 0;
-        }
         let page_bytes = crate::host::page_bytes();
-        for segment in loaded().filter(|segment| segment.p_flags & libc::PF_W == 0) {
-            let span = span(segment);
+        for_each_segment(&mut |segment, addresses| {
+            if segment.p_flags & libc::PF_W != 0 {
+                return;
+            }
             // Pages at its ends may be shared with the next segment.
-            let (start, end) = (span.start.next_multiple_of(page_bytes), span.end / page_bytes * page_bytes);
+            let (start, end) = (addresses.start.next_multiple_of(page_bytes), addresses.end / page_bytes * page_bytes);
             if start < end {
                 // SAFETY: the pages are those of a file, mapped privately and never written, since the segment is not writable: the next
                 // access finds the same bytes in the file.
                 unsafe { libc::madvise(start as *mut c_void, (end - start) as usize, libc::MADV_DONTNEED) };
             }
+        });
+    }
+
+    /// Returns the size of the segments that can be executed.
+    pub(super) fn size_bytes() -> Option<u64> {
+        let mut size_bytes = 0;
+        for_each_segment(&mut |segment, _| {
+            if segment.p_flags & libc::PF_X != 0 {
+                size_bytes += segment.p_memsz;
+            }
+        });
+        Some(size_bytes).filter(|&size_bytes| size_bytes > 0)
+    }
+
+    /// Calls `visit` with the segments of the object that contains this code, and with their addresses.
+    fn for_each_segment(mut visit: Visit) {
+        // SAFETY: the callback relies only on what the call guarantees; it and its argument outlive the call.
+        unsafe { libc::dl_iterate_phdr(Some(visit_object), (&raw mut visit).cast()) };
+    }
+
+    /// Visits the segments of one object if it contains this code, and ends the walk there.
+    unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _: usize, visit: *mut c_void) -> c_int {
+        // SAFETY: the system passes an object and its table of segments, which outlive this call, and the argument of `for_each_segment`,
+        // which nobody else uses meanwhile.
+        let (base, segments, visit) = unsafe {
+            let info = &*info;
+            let segments = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
+            (info.dlpi_addr, segments, &mut *visit.cast::<Visit>())
+        };
+        let loaded = || segments.iter().filter(|segment| segment.p_type == libc::PT_LOAD);
+        let addresses = |segment: &libc::Elf64_Phdr| {
+            let start = base.wrapping_add(segment.p_vaddr);
+            start..start.wrapping_add(segment.p_memsz)
+        };
+        let here = give_back as fn() as usize as u64;
+        if !loaded().any(|segment| addresses(segment).contains(&here)) {
+            return 0;
         }
+        loaded().for_each(|segment| visit(segment, addresses(segment)));
         1
     }
 }
@@ -92,6 +124,13 @@ mod code {
 #[cfg(all(test, target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_code_of_this_program_is_smaller_than_its_file() {
+        let file_bytes = std::fs::metadata("/proc/self/exe").unwrap().len();
+        let code_bytes = code_bytes().unwrap();
+        assert!((64 << 10..file_bytes).contains(&code_bytes), "{code_bytes} of {file_bytes}");
+    }
 
     #[test]
     fn freed_memory_and_code_go_back_and_the_program_goes_on() {

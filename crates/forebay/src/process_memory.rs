@@ -63,9 +63,13 @@ fn kept_batch_bytes(inputs: &[NamedOperand]) -> u64 {
 const OUTPUTS: u64 = 2;
 /// The alignment of buffers in a plan's host memory, which is also its minimum size.
 const HOST_ALIGNMENT_BYTES: u64 = 64;
-/// What an allocator, stacks and file buffers may take beyond what was measured, and code that returns to memory once it runs: up to 11 MiB
-/// for small models with accumulation or validation.
-const SLACK_BYTES: u64 = 14 << 20;
+/// What an allocator, stacks and file buffers may take beyond what was measured.
+const ALLOCATOR_SLACK_BYTES: u64 = 4 << 20;
+/// The part of the program's code that steps may bring back to memory. The system reads 64 KiB around each page that runs, so it is more than
+/// what runs: up to 42 % in U-Nets with validation.
+const CODE_IN_MEMORY_PERCENT: u64 = 46;
+/// The size of the program's code if the system does not say.
+const CODE_BYTES: u64 = 22 << 20;
 /// Measurements are rounded up to a multiple of this, so that they stay the same after small changes. The lowest limit that an error names
 /// is larger than was measured by as much, because it must also suffice for the next process.
 const MEASURED_STEP_BYTES: u64 = 1 << 20;
@@ -407,7 +411,13 @@ fn other_bytes(
     let batches = feeding.batches_bytes(program) + OUTPUTS * taken_bytes(program);
     let unused_bytes = if spills { 0 } else { machine.spill_buffer_bytes() };
     let reserved_bytes = machine.reserved_host_bytes().saturating_sub(unused_bytes);
-    Ok(measured + host_bytes + reserved_bytes + batches + SLACK_BYTES)
+    Ok(measured + host_bytes + reserved_bytes + batches + slack_bytes())
+}
+
+/// Returns what the process may take beyond what was measured and what is counted.
+fn slack_bytes() -> u64 {
+    let code_bytes = forebay_device::process::code_bytes().unwrap_or(CODE_BYTES);
+    ALLOCATOR_SLACK_BYTES + code_bytes * CODE_IN_MEMORY_PERCENT / 100
 }
 
 /// Records what planning took temporarily, which is what the process no longer has.
