@@ -25,6 +25,25 @@ pub fn keep_little() {
     }
 }
 
+/// Results of at least this many bytes get large pages.
+#[cfg(target_os = "linux")]
+const LARGE_PAGES_MIN_BYTES: usize = 4 << 20;
+
+/// Returns zeros, which a caller may keep, in large pages if the system has any. The system provides pages when they are first written; one
+/// by one, small pages take longer than computing what is written.
+pub fn zeros(size_bytes: usize) -> Vec<u8> {
+    let zeros = vec![0u8; size_bytes];
+    #[cfg(target_os = "linux")]
+    if size_bytes >= LARGE_PAGES_MIN_BYTES {
+        let page_bytes = crate::host::page_bytes() as usize;
+        let before = zeros.as_ptr().align_offset(page_bytes);
+        let whole_bytes = (size_bytes - before) / page_bytes * page_bytes;
+        // SAFETY: the pages belong to the vector; the advice changes neither their contents nor who owns them.
+        unsafe { libc::madvise(zeros.as_ptr().add(before).cast_mut().cast(), whole_bytes, libc::MADV_HUGEPAGE) };
+    }
+    zeros
+}
+
 /// Returns freed memory and the pages of code that ran to the system. Code that runs again is read again, mostly from the system's page
 /// cache. Call it at the end of work that is done once.
 pub fn give_back() {
@@ -157,6 +176,17 @@ mod tests {
         give_back();
         assert!(now() + (24 << 20) <= with_blocks, "{} of {with_blocks}", now());
         assert_eq!(last, [1; 64]);
+    }
+
+    #[test]
+    fn zeros_are_zeros_of_any_size() {
+        for size_bytes in [0, 1, 4096, LARGE_PAGES_MIN_BYTES - 1, LARGE_PAGES_MIN_BYTES, (9 << 20) + 5] {
+            let mut zeros = zeros(size_bytes);
+            assert!(zeros.len() == size_bytes && zeros.iter().all(|&byte| byte == 0), "{size_bytes}");
+            zeros.fill(7);
+            zeros.push(8);
+            assert!(zeros[..size_bytes].iter().all(|&byte| byte == 7), "{size_bytes}");
+        }
     }
 
     /// Returns whether the process has memory at an address.

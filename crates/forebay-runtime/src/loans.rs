@@ -83,7 +83,8 @@ impl Loans {
         self.results.clear();
         for place in self.outputs.values() {
             device.give_back(place.memory);
-            if let Err(loan) = device.lend(place.memory, Loan::ToWrite(vec![0; place.size_bytes as usize])) {
+            let memory = forebay_device::process::zeros(place.size_bytes as usize);
+            if let Err(loan) = device.lend(place.memory, Loan::ToWrite(memory)) {
                 unreachable!("a vector of its size: {loan:?}");
             }
         }

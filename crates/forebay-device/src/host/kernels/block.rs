@@ -318,7 +318,7 @@ pub(super) unsafe fn map1_blocks<A: Element, Y: Element>(
     work: &(dyn Fn(&[A], &mut [Y]) + Sync),
 ) -> Result<(), String> {
     let (a_view, y_view, count) = (a, y, y.count());
-    let (a, y) = (Stored::<A>::of(a_view), Stored::<Y>::of(y_view));
+    let (a, y) = (Stored::<A>::of(a_view), Stored::<Y>::written(y_view, &[a_view]));
     if are_alike(a_view, y_view) {
         // SAFETY: the elements lie in the operands, and chunks are disjoint.
         for_chunks(count, CHUNK, |range| unsafe {
@@ -387,7 +387,8 @@ unsafe fn map2_blocks<A: Element, B: Element, Y: Element>(
     work: BinaryBlock<A, B, Y>,
 ) -> Result<(), String> {
     let (a_view, b_view, y_view, count) = (a, b, y, y.count());
-    let (a, b, y) = (Stored::<A>::of(a_view), Stored::<B>::of(b_view), Stored::<Y>::of(y_view));
+    let (a, b) = (Stored::<A>::of(a_view), Stored::<B>::of(b_view));
+    let y = Stored::<Y>::written(y_view, &[a_view, b_view]);
     if are_alike(a_view, y_view) && are_alike(b_view, y_view) {
         // SAFETY: the elements lie in the operands, and chunks are disjoint.
         for_chunks(count, CHUNK, |range| unsafe {
@@ -443,7 +444,8 @@ pub(super) unsafe fn map3<A: Element, B: Element, C: Element, Y: Element>(
         broadcast_strides(y, &sizes)?,
     ];
     let walk = walk_of(&sizes, strides)?;
-    let (a, b, c, y) = (Stored::<A>::of(a), Stored::<B>::of(b), Stored::<C>::of(c), Stored::<Y>::of(y));
+    let y = Stored::<Y>::written(y, &[a, b, c]);
+    let (a, b, c) = (Stored::<A>::of(a), Stored::<B>::of(b), Stored::<C>::of(c));
     let [a_stride, b_stride, c_stride, _] = walk.inner_strides();
     for_chunks(walk.count(), CHUNK, |range| {
         // SAFETY: as in `map1_blocks`.

@@ -9,6 +9,7 @@ mod applied;
 mod attention;
 mod block;
 mod buffer;
+mod cache;
 mod convolution;
 mod element;
 mod elementwise;
@@ -68,7 +69,7 @@ pub(crate) unsafe fn run(
     workspace: Option<View>,
 ) -> Result<(), DeviceError> {
     // SAFETY: the caller's promises are those that the families ask for.
-    unsafe {
+    let outcome = unsafe {
         match kernel {
             Kernel::Unary(_)
             | Kernel::UnaryGradient(_)
@@ -123,7 +124,10 @@ pub(crate) unsafe fn run(
             Kernel::Sums { .. } | Kernel::AddSums { .. } | Kernel::FromSums { .. } => sums::run(kernel, reads, writes),
             Kernel::Exchange(exchange) => exchange::run(exchange, reads, writes),
         }
-    }
+    };
+    // Tasks complete their own stores; this completes those outside of tasks.
+    cache::finish_stores();
+    outcome
 }
 
 /// Returns the first index of a launch that is out of range: its position among the indices, the index, and the number of entries to choose

@@ -10,7 +10,7 @@ use forebay_base::SumTree;
 use forebay_base::tensor::DIMENSIONS_MAX;
 
 use super::super::{helper_tasks, pool};
-use super::View;
+use super::{View, cache};
 
 /// Elements in a chunk of elementwise work: large enough to hide the cost of a task, small enough to stay in a core's cache.
 pub(super) const CHUNK: usize = 16 * 1024;
@@ -164,12 +164,16 @@ pub(super) fn threads() -> usize {
 /// Runs each task; between two of them, a thread runs its helper tasks. All kernels share this one function, so that the division among
 /// threads is not compiled for each closure.
 fn run_tasks(count: usize, work: &(dyn Fn(usize) + Sync)) {
+    let run = |task| {
+        work(task);
+        cache::finish_stores();
+    };
     if ALONE.get() {
-        return (0..count).for_each(work);
+        return (0..count).for_each(run);
     }
     pool::for_each(count, &|task| {
         helper_tasks::run();
-        work(task);
+        run(task);
     });
 }
 

@@ -11,31 +11,6 @@ pub(super) const WIDTH_MAX: usize = 16;
 /// The number of vectors that [`Vector::windows`] reads.
 pub(super) const WINDOWS: usize = 7;
 
-/// Prefetches the cache line of an address, which need not exist: data that is read once, in short pieces, would otherwise arrive late.
-#[inline(always)]
-pub(super) fn prefetch(address: *const f32) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 processor has the instruction, which takes any address.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
-}
-
-/// Like [`prefetch`], but only into the second-level cache. A core can have more lines on their way there than to the first level, so a long
-/// stream of data that is read once arrives faster.
-#[inline(always)]
-pub(super) fn prefetch_stream(address: *const f32) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: as above.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(address.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
-}
-
 /// Returns low if x is smaller, high if it is larger, otherwise x; NaN stays NaN.
 #[inline(always)]
 pub(super) fn limited<T: PartialOrd>(x: T, low: T, high: T) -> T {
@@ -97,6 +72,15 @@ pub(super) trait Vector: Copy {
     /// # Safety
     /// The numbers must be writable.
     unsafe fn store(self, address: *mut f32);
+    /// Writes adjacent numbers, past the caches if a vector fills a line: before others read them, `cache::finish_stores` must be called.
+    ///
+    /// # Safety
+    /// As [`Vector::store`], and the address must be a multiple of the vector's size.
+    #[inline(always)]
+    unsafe fn store_past(self, address: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { self.store(address) }
+    }
     /// Writes the first `count` numbers, at most as many as there are.
     ///
     /// # Safety
@@ -581,6 +565,12 @@ mod x86 {
         unsafe fn store(self, address: *mut f32) {
             // SAFETY: see `load`.
             unsafe { _mm512_storeu_ps(address, self.0) }
+        }
+
+        #[inline(always)]
+        unsafe fn store_past(self, address: *mut f32) {
+            // SAFETY: see `load`; the address is a multiple of 64.
+            unsafe { _mm512_stream_ps(address, self.0) }
         }
 
         #[inline(always)]

@@ -12,6 +12,7 @@ use forebay_base::DataType;
 
 use super::View;
 use super::buffer::{BLOCK, Buffer, Source, Target};
+use super::cache;
 use super::element::Element;
 use super::parallel::wide;
 
@@ -29,6 +30,8 @@ enum Format {
 pub(super) struct Stored<T> {
     address: *mut u8,
     format: Format,
+    /// Whether elements are written past the caches.
+    bypasses_caches: bool,
     element: PhantomData<T>,
 }
 
@@ -53,7 +56,16 @@ impl<T: Element> Stored<T> {
             DataType::BFloat16 if is_f32::<T>() => Format::BFloat16,
             _ => Format::Own,
         };
-        Stored { address: view.pointer, format, element: PhantomData }
+        Stored { address: view.pointer, format, bypasses_caches: false, element: PhantomData }
+    }
+
+    /// The elements of a view that a kernel writes once and does not read: large results are written past the caches, except where they
+    /// replace one of these operands, whose lines are in the caches then.
+    pub fn written(view: &View, operands: &[&View]) -> Stored<T> {
+        let stored = Stored::of(view);
+        let replaces = operands.iter().any(|operand| operand.pointer == view.pointer);
+        let bypasses_caches = stored.is_own() && !replaces && cache::is_bypassed_by(view.desc.total_size_bytes());
+        Stored { bypasses_caches, ..stored }
     }
 
     /// Returns the elements from another one on.
@@ -87,6 +99,12 @@ impl<T: Element> Stored<T> {
     #[inline(always)]
     pub fn own(self) -> Option<*mut T> {
         self.is_own().then(|| self.address.cast())
+    }
+
+    /// Whether elements are written past the caches by [`Target::write`] and [`Stored::store`], for which they wait in a buffer.
+    #[inline(always)]
+    pub fn bypasses_caches(self) -> bool {
+        self.bypasses_caches
     }
 
     /// The number of buffer elements for a copy of `count` elements: none if they are stored in the type of the computation.
@@ -162,7 +180,7 @@ impl<T: Element> Target<T> for Stored<T> {
         // SAFETY: the caller's promises. If elements are not stored as `T`, they are rounded from `f32`, which then is `T`.
         unsafe {
             let to = self.at(first as isize);
-            if self.is_own() {
+            if self.is_in_place() {
                 fill(std::slice::from_raw_parts_mut(to.address.cast(), length));
                 return;
             }
@@ -170,6 +188,9 @@ impl<T: Element> Target<T> for Stored<T> {
             room.fill(MaybeUninit::new(T::ZERO));
             let values: &mut [T] = std::slice::from_raw_parts_mut(room.as_mut_ptr().cast(), length);
             fill(values);
+            if self.bypasses_caches {
+                return cache::copy_past(values.as_ptr().cast(), to.address, size_of_val(values));
+            }
             let wide: &[f32] = std::slice::from_raw_parts(values.as_ptr().cast(), length);
             round(self.format, wide, to.address.cast());
         }
@@ -177,7 +198,7 @@ impl<T: Element> Target<T> for Stored<T> {
 
     #[inline(always)]
     fn is_in_place(self) -> bool {
-        self.is_own()
+        self.is_own() && !self.bypasses_caches
     }
 }
 
@@ -208,6 +229,9 @@ impl Stored<f32> {
         unsafe {
             let to = self.at(start as isize);
             match to.own() {
+                Some(to) if self.bypasses_caches => {
+                    cache::copy_past(values.as_ptr().cast(), to.cast(), size_of_val(values));
+                }
                 Some(to) => std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len()),
                 None => round(to.format, values, to.address.cast()),
             }

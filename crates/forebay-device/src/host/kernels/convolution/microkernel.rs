@@ -1,6 +1,7 @@
 //! The inner loops: a tile of target channels times adjacent positions in registers.
 
-use super::super::simd::{LANES, SummedVector, Vector, prefetch};
+use super::super::cache::prefetch;
+use super::super::simd::{LANES, SummedVector, Vector};
 
 /// Target channels of a tile.
 pub(super) const CHANNELS: usize = 4;
@@ -42,6 +43,8 @@ pub(super) struct TileOutput {
     pub base: *mut f32,
     /// Elements between channels.
     pub stride: usize,
+    /// Whether it is written past the caches ([`Vector::store_past`]).
+    pub bypasses_caches: bool,
 }
 
 /// Sums a tile of `channels` times `vectors` vectors: up to [`CHANNELS`] channels, or [`CHANNELS_MAX`] with one vector, or with any number
@@ -113,7 +116,7 @@ unsafe fn correlate_tile<V: Vector, const C: usize, const N: usize>(
         for (c, sums) in sums.iter_mut().enumerate() {
             for (n, sum) in sums.iter_mut().enumerate() {
                 let target = place.base.wrapping_add(c * place.stride + n * V::WIDTH);
-                if terms.offsets.len() <= FEW_TERMS {
+                if terms.offsets.len() <= FEW_TERMS && !place.bypasses_caches {
                     prefetch(target);
                 }
                 *sum = match start {
@@ -136,6 +139,14 @@ unsafe fn correlate_tile<V: Vector, const C: usize, const N: usize>(
             }
         }
         let [low, high] = limits.map(|limit| V::splat(limit));
+        if place.bypasses_caches {
+            for (c, sums) in sums.iter().enumerate() {
+                for (n, &sum) in sums.iter().enumerate() {
+                    sum.limited(low, high).store_past(place.base.add(c * place.stride + n * V::WIDTH));
+                }
+            }
+            return;
+        }
         for (c, sums) in sums.iter().enumerate() {
             for (n, &sum) in sums.iter().enumerate() {
                 sum.limited(low, high).store(place.base.add(c * place.stride + n * V::WIDTH));

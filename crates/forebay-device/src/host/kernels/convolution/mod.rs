@@ -7,6 +7,7 @@
 
 mod axis;
 mod block_gradient;
+mod block_sums;
 mod channel_vectors;
 mod channelwise;
 mod correlation;
@@ -238,13 +239,13 @@ pub(super) unsafe fn run(
     let workspace = workspace.as_ref().map(Pointer::<f32>::of);
     let missing = || refuse("its workspace is missing".to_string());
     let [first, second] = [Stored::of(&reads[0]), Stored::of(&reads[1])];
-    let target = Stored::of(&writes[0]);
     if let Kernel::ConvolutionWeightGradient { .. } = kernel {
         let gradient = WeightGradient::new(&geometry).map_err(refuse)?.within(workspace_count);
         // SAFETY: the caller's promises; the geometry was checked against the operands' sizes.
-        unsafe { gradient.run(first, second, target, workspace) };
+        unsafe { gradient.run(first, second, Stored::of(&writes[0]), workspace) };
         return Ok(());
     }
+    let target = Stored::written(&writes[0], &[]);
     if let Kernel::Convolution { activation, .. } | Kernel::ConvolutionDataGradient { activation, .. } = kernel {
         function(*activation, writes[0].desc).map_err(refuse)?;
     }

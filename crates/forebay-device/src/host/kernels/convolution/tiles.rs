@@ -5,6 +5,7 @@ use super::super::stored::Stored;
 use super::microkernel::VECTORS;
 
 /// The positions of a plane of a block, and where they are in the target.
+#[derive(Clone, Copy)]
 pub(super) struct Layout {
     pub rows: usize,
     pub columns: usize,

@@ -1,7 +1,8 @@
 //! Weights in the order in which the data gradient reads them: w\[output, input, tap] by group, family, input, output and tap.
 
+use super::super::cache::prefetch;
 use super::super::parallel::{Pointer, for_each};
-use super::super::simd::{LANES, Vector, dispatch_wide, prefetch};
+use super::super::simd::{LANES, Vector, dispatch_wide};
 use super::super::stored::{Elements, Stored, widened_brain, widened_half};
 use super::Geometry;
 use super::correlation::Correlation;

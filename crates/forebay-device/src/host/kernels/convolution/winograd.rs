@@ -15,7 +15,8 @@
 //! No operation is ever divided along the last of several spatial dimensions, so which positions are a unit, and thus the bits of a result,
 //! does not depend on how work is divided.
 
-use super::super::simd::{Vector, WIDTH_MAX, dispatch_wide, limited, prefetch_stream};
+use super::super::cache::prefetch_stream;
+use super::super::simd::{Vector, WIDTH_MAX, dispatch_wide, limited};
 use super::super::spatial::Spatial;
 use super::super::stored::{Elements, Stored};
 use super::Geometry;
@@ -546,7 +547,7 @@ unsafe fn compute_tile<V: Vector>(block: &Block, plane: usize, tile: &Tile, sums
                 };
                 let number = component * TARGETS_AT_ONCE + channel;
                 let terms = Terms { packed, weights: terms.weights.add(number * winograd.weight_stride), ..*terms };
-                let place = TileOutput { base: sums.add(number * TILE), stride: TILE };
+                let place = TileOutput { base: sums.add(number * TILE), stride: TILE, bypasses_caches: false };
                 correlate::<V>(len, tile.vectors, &terms, Start::Values([0.0; CHANNELS_MAX]), NO_LIMITS, place);
                 channel += len;
             }

@@ -194,7 +194,7 @@ unsafe fn channels<T: Float>(
 /// # Safety
 /// The views must be live and stored as `T` is; y may be the same memory as x.
 unsafe fn normalize<T: Float>(shape: &Shape<1>, has_relu: bool, channels: &[Channel<T>], x: &View, y: &View) {
-    let (x, y) = (Stored::<T>::of(x), Stored::<T>::of(y));
+    let (x, y) = (Stored::<T>::of(x), Stored::<T>::written(y, &[x]));
     shape.for_each_run(
         #[inline(always)]
         |channel, start, [target], length| {
@@ -437,7 +437,8 @@ unsafe fn input_gradient<T: Float, const OF_GROUPS: bool>(
     dx: &View,
     mask: impl Fn(Channel<T>, T, T) -> T + Sync,
 ) {
-    let (dy, x, dx) = (Stored::<T>::of(dy), Stored::<T>::of(x), Stored::<T>::of(dx));
+    let dx = Stored::<T>::written(dx, &[dy, x]);
+    let (dy, x) = (Stored::<T>::of(dy), Stored::<T>::of(x));
     shape.for_each_run(
         #[inline(always)]
         |index, start, [slope_start, target], length| {

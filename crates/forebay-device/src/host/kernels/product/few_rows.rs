@@ -3,7 +3,8 @@
 
 use std::ops::Range;
 
-use super::super::simd::{LANES, SummedVector, Vector, WIDTH_MAX, dispatch, dispatch_wide, prefetch_stream};
+use super::super::cache::prefetch_stream;
+use super::super::simd::{LANES, SummedVector, Vector, WIDTH_MAX, dispatch, dispatch_wide};
 use super::{Aligned, Job};
 
 /// The most rows if columns are adjacent.

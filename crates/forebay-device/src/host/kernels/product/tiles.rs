@@ -3,7 +3,8 @@
 
 use forebay_base::kernel::PRODUCT_TERMS;
 
-use super::super::simd::{Vector, WIDTH_MAX, dispatch_wide, prefetch, prefetch_stream};
+use super::super::cache::{prefetch, prefetch_stream};
+use super::super::simd::{Vector, WIDTH_MAX, dispatch_wide};
 use super::{Aligned, Job, Matrix};
 
 /// The most vectors of columns in a tile.
