@@ -2,8 +2,8 @@
 //!
 //! For each row of windows, the largest element of every column comes first, then that of adjacent columns. NaN counts as larger than all
 //! numbers. Of zeros with both signs, the first one in this order counts. The largest elements of columns go into lines with negative
-//! infinity at both ends, so that the inner loops need no bounds checks. Narrow planes are copied with their padding, so that vectors reach
-//! across rows.
+//! infinity at both ends, so that the inner loops need no bounds checks. There are a few lines, which rows of windows use in turn, so that
+//! they stay in the first-level cache. Narrow planes are copied with their padding, so that vectors reach across rows.
 
 use super::parallel::copy_run;
 use super::simd::{Vector, WIDTH_MAX, dispatch_wide};
@@ -11,11 +11,16 @@ use super::thread_buffer::ELEMENTS_MAX;
 
 /// The most elements of a window along a dimension.
 const WINDOW_MAX: usize = 16;
-/// The most elements of a plane with its padding: larger planes are divided row by row.
-const PLANE_MAX: usize = 64 * 1024;
+/// The most elements of a row with its padding, and of a plane that is copied.
+const PADDED_MAX: usize = 64 * 1024;
 
 /// The widest plane that is copied: of a wider one, rows fill vectors well enough.
 const COPIED_MAX: usize = 48;
+
+/// The lines that rows of windows use in turn, and the number of rows after which a line is read: a vector is read long after the two that it
+/// overlaps were written.
+const LINES: usize = 4;
+const ROWS_BEHIND: usize = 2;
 
 /// Planes of one size and their windows: rows, then columns.
 pub(super) struct Planes {
@@ -25,14 +30,21 @@ pub(super) struct Planes {
     pub strides: [usize; 2],
     pub dilations: [usize; 2],
     pub pads: [usize; 2],
+    /// Whether windows may see several planes.
+    pub has_depth: bool,
 }
 
-/// A plane's elements and the destination of its results, each with the elements from row to row. Between the rows of results, others can
+/// The elements of the planes that windows of one plane see, and the destination of their results. Between the rows of results, others can
 /// write at the same time.
 pub(super) struct Plane<'a> {
     pub x: &'a [f32],
+    /// Elements from row to row.
     pub x_pitch: usize,
+    /// The number of planes that are seen, one of them unless windows have a third dimension, and the elements from plane to plane.
+    pub depth: usize,
+    pub x_plane: usize,
     pub y: *mut f32,
+    /// Elements from row to row of results.
     pub y_pitch: usize,
 }
 
@@ -41,22 +53,24 @@ struct Search<'a> {
     planes: &'a Planes,
     x: *const f32,
     x_pitch: usize,
-    /// The largest elements of the columns that each row of windows sees, and the elements from row to row.
+    depth: usize,
+    x_plane: usize,
+    /// The largest elements of the columns that rows of windows see, and the elements from line to line.
     lines: *mut f32,
     pitch: usize,
-    /// The largest elements of windows, row after row.
+    /// The largest elements of windows: of a row, or of all rows of a plane that was copied.
     found: *mut f32,
+    /// The results, and the elements from row to row.
+    y: *mut f32,
+    y_pitch: usize,
 }
 
 impl Planes {
-    /// Whether planes are small enough to be copied, and windows small enough to be seen in full.
-    pub fn are_small(&self) -> bool {
-        let is_small = |d: usize| self.kernel[d] <= WINDOW_MAX && self.dilations[d] <= PLANE_MAX;
-        let [Some(rows), Some(pitch)] = [0, 1].map(|d| if is_small(d) { self.padded(d) } else { None }) else {
-            return false;
-        };
-        let is_within = rows.checked_mul(pitch).is_some_and(|count| count <= PLANE_MAX);
-        is_within && self.count() <= ELEMENTS_MAX
+    /// Whether rows are short enough for lines, and windows small enough to be seen in full.
+    pub fn are_seen(&self) -> bool {
+        let is_small = |d: usize| self.kernel[d] <= WINDOW_MAX && self.dilations[d] <= PADDED_MAX;
+        let has_lines = || self.padded(1).is_some_and(|pitch| pitch <= PADDED_MAX) && self.padded(0).is_some();
+        is_small(0) && is_small(1) && has_lines() && self.count() <= ELEMENTS_MAX
     }
 
     /// The number of padded rows or columns that windows reach.
@@ -67,21 +81,26 @@ impl Planes {
         Some(seen.max(self.pads[d].checked_add(self.input[d])?))
     }
 
-    /// Whether planes are copied with their padding.
+    /// Whether planes are copied with their padding, if windows see only one.
     fn are_copied(&self) -> bool {
-        self.strides == [1, 1] && self.input[1] <= COPIED_MAX
+        let is_small =
+            || self.padded(0).and_then(|rows| rows.checked_mul(self.pitch())).is_some_and(|n| n <= PADDED_MAX);
+        !self.has_depth && self.strides == [1, 1] && self.input[1] <= COPIED_MAX && is_small()
     }
 
-    /// The number of elements of the lines, of the results and of a copy, each including room for whole vectors at the end.
+    /// The number of elements of the lines, of the largest elements of windows and of a copy, each including room for whole vectors at the
+    /// end.
     fn counts(&self) -> [usize; 3] {
-        let copied = if self.are_copied() { self.padded(0).unwrap_or(PLANE_MAX) * self.pitch() } else { 0 };
-        let rows = self.output[0];
-        [rows * self.pitch(), rows * self.found_pitch(), copied].map(|count| count + 4 * WIDTH_MAX)
+        let (lines, rows, copied) = match self.are_copied() {
+            true => (self.output[0], self.output[0], self.padded(0).unwrap_or(PADDED_MAX) * self.pitch()),
+            false => (LINES, 1, 0),
+        };
+        [lines * self.pitch(), rows * self.found_pitch(), copied].map(|count| count + 4 * WIDTH_MAX)
     }
 
     /// Elements from line to line.
     fn pitch(&self) -> usize {
-        self.padded(1).unwrap_or(PLANE_MAX)
+        self.padded(1).unwrap_or(PADDED_MAX)
     }
 
     /// The number of columns at which windows are searched.
@@ -115,9 +134,10 @@ impl Planes {
         assert!(buffer.len() >= lines_count + found_count + copied_count, "a buffer as large as `count` says");
         let (lines, rest) = buffer.split_at_mut(lines_count);
         let (found, copied) = rest.split_at_mut(found_count);
-        let (Plane { x, x_pitch, y, y_pitch }, [rows, columns]) = (plane, self.input);
-        assert!((rows - 1) * x_pitch + columns <= x.len(), "an input of {} elements", x.len());
-        let (pitch, found_at) = (self.pitch(), found.as_mut_ptr());
+        let (Plane { x, x_pitch, depth, x_plane, y, y_pitch }, [rows, columns]) = (plane, self.input);
+        let seen = depth.saturating_sub(1) * x_plane + (rows - 1) * x_pitch + columns;
+        assert!(seen <= x.len() && (depth == 1 || self.has_depth), "{seen} elements of {}", x.len());
+        let pitch = self.pitch();
         let (mut x_at, mut x_from) = (x.as_ptr(), x_pitch);
         if self.are_copied() {
             for (row, own) in copied[self.pads[0] * pitch..].chunks_mut(pitch).take(rows).enumerate() {
@@ -125,20 +145,12 @@ impl Planes {
             }
             (x_at, x_from) = (copied.as_ptr(), pitch);
         }
-        // SAFETY: the plane holds its rows, and the buffer's parts hold everything that windows reach, followed by room for whole vectors.
+        let (lines, found) = (lines.as_mut_ptr(), found.as_mut_ptr());
+        // SAFETY: the plane holds its rows, and the buffer's parts hold everything that windows reach, followed by room for whole vectors; the
+        // caller's promise.
         unsafe {
-            let lines = lines.as_mut_ptr();
-            search(&Search { planes: self, x: x_at, x_pitch: x_from, lines, pitch, found: found_at });
-        }
-        let [_, columns] = self.output;
-        for (row, found) in found.chunks_exact(self.found_pitch()).take(self.output[0]).enumerate() {
-            // SAFETY: the caller's promise.
-            let y = unsafe { std::slice::from_raw_parts_mut(y.add(row * y_pitch), columns) };
-            match self.strides[1] {
-                1 | 2 => copy_run(y, &found[..columns]),
-                stride => y.iter_mut().zip(found.iter().step_by(stride)).for_each(|(y, &found)| *y = found),
-            }
-        }
+            search(&Search { planes: self, x: x_at, x_pitch: x_from, depth, x_plane, lines, pitch, found, y, y_pitch })
+        };
     }
 
     /// The taps through which a row of windows sees rows of the plane, and the row that the first tap sees.
@@ -164,14 +176,17 @@ unsafe fn search_with<V: Vector>(search: &Search) {
         // SAFETY: the caller's promises.
         return unsafe { search_copy::<V>(search) };
     }
-    // Row after row, and all columns first: this way, a vector is read long after the two that it overlaps were written.
-    for row in 0..search.planes.output[0] {
+    let rows = search.planes.output[0];
+    for row in 0..rows + ROWS_BEHIND {
         // SAFETY: the caller's promises.
-        unsafe { largest_of_columns::<V>(search, row) };
-    }
-    for row in 0..search.planes.output[0] {
-        // SAFETY: the caller's promises.
-        unsafe { largest_of_windows::<V>(search, row) };
+        unsafe {
+            if row < rows {
+                largest_of_columns::<V>(search, row);
+            }
+            if let Some(row) = row.checked_sub(ROWS_BEHIND) {
+                largest_of_windows::<V>(search, row);
+            }
+        }
     }
 }
 
@@ -187,6 +202,29 @@ unsafe fn search_copy<V: Vector>(search: &Search) {
     unsafe {
         largest_of_taps::<V>(search.x, (kernel[0], dilations[0] * pitch), rows * pitch, search.lines);
         largest_of_taps::<V>(search.lines, (kernel[1], dilations[1]), (rows - 1) * pitch + columns, search.found);
+        for row in 0..rows {
+            let y = std::slice::from_raw_parts_mut(search.y.add(row * search.y_pitch), columns);
+            copy_run(y, std::slice::from_raw_parts(search.found.add(row * pitch), columns));
+        }
+    }
+}
+
+/// Returns the largest of some vectors, the first of which is `load(0)`.
+#[inline(always)]
+unsafe fn largest_of<V: Vector>(taps: usize, load: impl Fn(usize) -> V) -> V {
+    // SAFETY: the caller's promises.
+    unsafe {
+        match taps {
+            2 => load(0).larger(load(1)),
+            3 => load(0).larger(load(1)).larger(load(2)),
+            _ => {
+                let mut largest = load(0);
+                for tap in 1..taps {
+                    largest = largest.larger(load(tap));
+                }
+                largest
+            }
+        }
     }
 }
 
@@ -204,10 +242,11 @@ unsafe fn largest_of_taps<V: Vector>(
     for first in (0..count).step_by(V::WIDTH) {
         // SAFETY: the caller's promises.
         unsafe {
-            let mut largest = V::load(from.add(first));
-            for tap in 1..taps {
-                largest = largest.larger(V::load(from.add(first + tap * distance)));
-            }
+            let largest = largest_of::<V>(
+                taps,
+                #[inline(always)]
+                |tap| V::load(from.add(first + tap * distance)),
+            );
             largest.store(target.add(first));
         }
     }
@@ -223,38 +262,35 @@ unsafe fn largest_of_columns<V: Vector>(search: &Search, row: usize) {
     let ((taps, first), width) = (planes.rows(row), planes.input[1]);
     // SAFETY: the caller's promises; vectors lie within rows.
     unsafe {
-        let line = search.lines.add(row * search.pitch + planes.pads[1]);
-        if taps == 0 {
+        let line = search.lines.add(row % LINES * search.pitch + planes.pads[1]);
+        if taps == 0 || search.depth == 0 {
             return (0..width).for_each(|column| *line.add(column) = f32::NEG_INFINITY);
         }
-        let (x, pitch) = (search.x.add(first * search.x_pitch), planes.dilations[0] * search.x_pitch);
-        if !vectors_of_columns::<V>(x, taps, pitch, width, line)
-            && !vectors_of_columns::<V::Half>(x, taps, pitch, width, line)
-        {
-            for column in 0..width {
-                let mut largest = *x.add(column);
-                for tap in 1..taps {
-                    let seen = *x.add(tap * pitch + column);
-                    largest = if seen > largest || seen.is_nan() { seen } else { largest };
-                }
-                *line.add(column) = largest;
+        let rows = (taps, planes.dilations[0] * search.x_pitch);
+        for plane in 0..search.depth {
+            let x = search.x.add(plane * search.x_plane + first * search.x_pitch);
+            let is_first = plane == 0;
+            if !vectors_of_columns::<V>(x, rows, width, line, is_first)
+                && !vectors_of_columns::<V::Half>(x, rows, width, line, is_first)
+            {
+                elements_of_columns(x, rows, width, line, is_first);
             }
         }
     }
 }
 
-/// Writes the largest element of each of `width` columns to a line, in vectors of which the last may overlap the one before. Returns false
-/// if a vector is wider than that.
+/// Writes the largest element of each of `width` columns of some rows to a line, or what the line has if that is larger and this is not the
+/// first plane: in vectors of which the last may overlap the one before. Returns false if a vector is wider than that.
 ///
 /// # Safety
 /// As [`search_with`].
 #[inline(always)]
 unsafe fn vectors_of_columns<V: Vector>(
     x: *const f32,
-    taps: usize,
-    pitch: usize,
+    (taps, pitch): (usize, usize),
     width: usize,
     line: *mut f32,
+    is_first: bool,
 ) -> bool {
     if width < V::WIDTH {
         return false;
@@ -264,10 +300,12 @@ unsafe fn vectors_of_columns<V: Vector>(
         let column = next.min(width - V::WIDTH);
         // SAFETY: the caller's promises; vectors lie within rows.
         unsafe {
-            let mut largest = V::load(x.add(column));
-            for tap in 1..taps {
-                largest = largest.larger(V::load(x.add(tap * pitch + column)));
-            }
+            let largest = largest_of::<V>(
+                taps,
+                #[inline(always)]
+                |tap| V::load(x.add(tap * pitch + column)),
+            );
+            let largest = if is_first { largest } else { V::load(line.add(column)).larger(largest) };
             largest.store(line.add(column));
         }
         next += V::WIDTH;
@@ -275,26 +313,57 @@ unsafe fn vectors_of_columns<V: Vector>(
     true
 }
 
-/// Writes the largest elements of the windows on a line to the results. Elements after the end of a row are overwritten by the next row.
+/// Like [`vectors_of_columns`], element by element.
+///
+/// # Safety
+/// As [`search_with`].
+#[inline(always)]
+unsafe fn elements_of_columns(
+    x: *const f32,
+    (taps, pitch): (usize, usize),
+    width: usize,
+    line: *mut f32,
+    is_first: bool,
+) {
+    for column in 0..width {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let larger = |largest: f32, seen: f32| if seen > largest || seen.is_nan() { seen } else { largest };
+            let largest = (1..taps).fold(*x.add(column), |largest, tap| larger(largest, *x.add(tap * pitch + column)));
+            *line.add(column) = if is_first { largest } else { larger(*line.add(column), largest) };
+        }
+    }
+}
+
+/// Writes the largest elements of a row of windows to the results.
 ///
 /// # Safety
 /// As [`search_with`].
 #[inline(always)]
 unsafe fn largest_of_windows<V: Vector>(search: &Search, row: usize) {
     let Planes { kernel: [_, taps], dilations: [_, dilation], strides: [_, stride], .. } = *search.planes;
-    let pitch = search.planes.found_pitch();
-    // SAFETY: both are followed by room for whole vectors.
+    let columns = search.planes.output[1];
+    // SAFETY: the line is followed by room for whole vectors, and so is the row that is searched at every column; the caller's promises.
     unsafe {
-        let (line, found) = (search.lines.add(row * search.pitch), search.found.add(row * pitch));
-        if stride != 2 {
-            return largest_of_taps::<V>(line, (taps, dilation), pitch, found);
+        let line = search.lines.add(row % LINES * search.pitch);
+        let y = search.y.add(row * search.y_pitch);
+        if stride > 2 {
+            largest_of_taps::<V>(line, (taps, dilation), search.planes.found_pitch(), search.found);
+            return (0..columns).for_each(|column| *y.add(column) = *search.found.add(column * stride));
         }
-        for column in (0..pitch).step_by(V::WIDTH) {
-            let mut largest = V::load_even(line.add(2 * column));
-            for tap in 1..taps {
-                largest = largest.larger(V::load_even(line.add(2 * column + tap * dilation)));
+        for column in (0..columns).step_by(V::WIDTH) {
+            let largest = largest_of::<V>(
+                taps,
+                #[inline(always)]
+                |tap| match stride {
+                    1 => V::load(line.add(column + tap * dilation)),
+                    _ => V::load_even(line.add(2 * column + tap * dilation)),
+                },
+            );
+            match columns - column {
+                count if count < V::WIDTH => largest.store_first(y.add(column), count),
+                _ => largest.store(y.add(column)),
             }
-            largest.store(found.add(column));
         }
     }
 }

@@ -10,7 +10,7 @@ use super::largest::{Plane, Planes};
 use super::parallel::{Pointer, for_chunks, for_each, require_packed, wide};
 use super::spatial::{Spatial, spatial3};
 use super::stored::{Elements, Stored};
-use super::thread_buffer::with_buffer;
+use super::thread_buffer::{ELEMENTS_MAX, with_buffer};
 use super::{View, unsupported};
 use crate::device::DeviceError;
 
@@ -261,7 +261,7 @@ impl Sliding {
         });
     }
 
-    /// The same for small planes, or `None` if there is a third dimension.
+    /// The windows of a plane of the output, or `None` if they are too large.
     fn planes(&self) -> Option<Planes> {
         let two = |three: [usize; 3]| [three[1], three[2]];
         let planes = Planes {
@@ -271,9 +271,9 @@ impl Sliding {
             strides: two(self.strides),
             dilations: two(self.dilations),
             pads: two(self.pads),
+            has_depth: self.kernel[0] > 1 || self.pads[0] > 0,
         };
-        let is_flat = [self.input[0], self.output[0], self.kernel[0]] == [1; 3] && self.pads[0] == 0;
-        (is_flat && planes.are_small()).then_some(planes)
+        planes.are_seen().then_some(planes)
     }
 
     /// The first element of a row of the output in its channel.
@@ -324,7 +324,9 @@ unsafe fn forward(op: PoolOp, sliding: &Sliding, x: &View, y: &View) {
     let channels = y.sizes()[..2].iter().product::<usize>();
     if let Some(planes) = sliding.planes().filter(|_| op == PoolOp::Max) {
         // SAFETY: the caller's promises.
-        return unsafe { planes_forward(&planes, sliding, channels, source, target) };
+        if unsafe { planes_forward(&planes, sliding, channels, source, target) } {
+            return;
+        }
     }
     let columns = sliding.output[2];
     for_chunks(channels * rows, ROWS, |tasks| {
@@ -351,6 +353,8 @@ unsafe fn forward(op: PoolOp, sliding: &Sliding, x: &View, y: &View) {
     });
 }
 
+/// Pools plane by plane. Returns false if the planes that a window sees are too large for a copy in the type of the computation.
+///
 /// # Safety
 /// As [`forward`].
 unsafe fn planes_forward(
@@ -359,34 +363,45 @@ unsafe fn planes_forward(
     channels: usize,
     source: Stored<f32>,
     target: Stored<f32>,
-) {
-    let ([_, _, x_columns], [_, y_rows, y_columns]) = (sliding.input, sliding.output);
-    let (count, elements) = (planes.count(), sliding.input[1] * x_columns);
-    // 16-bit planes have a copy, which is packed.
-    let (x_room, y_room) = (source.room(elements), target.room(y_rows * y_columns));
-    for_chunks(channels, (PLANES_MIN / elements.max(1)).max(1), |channels| {
+) -> bool {
+    let ([x_planes, x_rows, x_columns], [y_planes, y_rows, y_columns]) = (sliding.input, sliding.output);
+    let (count, elements) = (planes.count(), x_rows * x_columns);
+    // In 16 bits, the planes that windows see and the results have copies, which are packed.
+    let seen_max = sliding.kernel[0].min(x_planes);
+    let (x_room, y_room) = (source.room(seen_max * elements), target.room(y_rows * y_columns));
+    if count + x_room + y_room > ELEMENTS_MAX {
+        return false;
+    }
+    for_chunks(channels * y_planes, (PLANES_MIN / elements.max(1)).max(1), |all| {
         with_buffer(count + x_room + y_room, |buffer| {
             let (buffer, rest) = buffer.split_at_mut(count);
             let (x_buffer, y_buffer) = rest.split_at_mut(x_room);
             planes.prepare(buffer);
-            for channel in channels {
-                let start = sliding.channel(&sliding.y, channel);
-                // SAFETY: a channel's elements lie in the operands, every task writes different channels, and there is room for a plane.
+            for (channel, plane) in all.map(|number| (number / y_planes, number % y_planes)) {
+                let start = sliding.channel(&sliding.y, channel) + plane * sliding.y.plane;
+                let depth = sliding.taps(0, plane).len();
+                let first = sliding.elements(0, plane).next().unwrap_or(0);
+                // SAFETY: a channel's elements lie in the operands, every task writes different planes, and there is room for the planes.
                 unsafe {
-                    let (x, x_pitch) = match source.slice(sliding.channel(&sliding.x, channel), sliding.x.span) {
-                        Elements::Float32(x) => (x, sliding.x.row),
+                    let x = source.slice(sliding.channel(&sliding.x, channel), sliding.x.span);
+                    let (x, x_pitch, x_plane) = match x {
+                        Elements::Float32(x) => {
+                            (&x[first * sliding.x.plane..], sliding.x.row, sliding.dilations[0] * sliding.x.plane)
+                        }
                         x => {
-                            for (row, line) in x_buffer.chunks_exact_mut(x_columns).enumerate() {
-                                x.copy_to(line, row * sliding.x.row, 1);
+                            for (number, line) in x_buffer.chunks_exact_mut(x_columns).take(depth * x_rows).enumerate()
+                            {
+                                let plane = first + number / x_rows * sliding.dilations[0];
+                                x.copy_to(line, plane * sliding.x.plane + number % x_rows * sliding.x.row, 1);
                             }
-                            (&*x_buffer, x_columns)
+                            (&*x_buffer, x_columns, elements)
                         }
                     };
                     let (y, y_pitch) = match target.own() {
                         Some(target) => (target.add(start), sliding.y.row),
                         None => (y_buffer.as_mut_ptr(), y_columns),
                     };
-                    planes.pool(buffer, Plane { x, x_pitch, y, y_pitch });
+                    planes.pool(buffer, Plane { x, x_pitch, depth, x_plane, y, y_pitch });
                     for (row, line) in y_buffer.chunks_exact(y_columns).enumerate() {
                         target.store(start + row * sliding.y.row, line);
                     }
@@ -394,6 +409,7 @@ unsafe fn planes_forward(
             }
         });
     });
+    true
 }
 
 /// Finds the place of each window's largest element in its channel.
