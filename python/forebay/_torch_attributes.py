@@ -1,8 +1,9 @@
-"""Numbers and tensors that are plain attributes of a module. An export has them as they are when it is made."""
+"""Numbers and tensors that are plain attributes of a module, and the modes of its parts. An export has them as they are when it is made."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import warnings
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
@@ -76,6 +77,67 @@ class Attributes:
             for key in set(vars(part)) - set(held):
                 del part.__dict__[key]
             part.__dict__.update(held)
+
+
+class Fixed:
+    """What an export of a module holds as it is now: its parts and their modes, and the numbers and texts among their attributes."""
+
+    def __init__(self, module: nn.Module, what: str) -> None:
+        self._module, self._what = module, what
+        self._parts: List[Tuple[str, nn.Module]] = list(module.named_modules())
+        self._held: List[Tuple[str, nn.Module, str, Any]] = []
+        for name, part in self._parts:
+            for key, value in vars(part).items():
+                if key != "training" and _is_fixed(value):
+                    # Lists can change.
+                    self._held.append((f"{name}.{key}" if name else key, part, key, copy.copy(value)))
+        modes = [part.training for _, part in self._parts]
+        # A module without a part in training mode is trained as a whole.
+        self._trains = modes if any(modes) else [True] * len(modes)
+        self._varying: Set[str] = set()
+
+    def exempt_changes(self) -> None:
+        """Exempts the attributes that have other values by now."""
+        self._varying = {name for name, part, key, held in self._held if not _is_same(vars(part).get(key), held)}
+
+    def refuse_changes(self) -> None:
+        """Rejects a module that is not what its export is of.
+
+        Raises:
+            forebay.InvalidArgument: Something has changed; the message says what.
+        """
+        parts: Any = nn.Module.modules(self._module)
+        if [id(part) for part in parts] != [id(part) for _, part in self._parts]:
+            raise InvalidArgument(f"the {self._what} has other parts than when the trainer was made; {_ANOTHER}")
+        for name, part, key, held in self._held:
+            now = vars(part).get(key)
+            if name not in self._varying and not _is_same(now, held):
+                raise InvalidArgument(
+                    f"the attribute '{name}' of the {self._what} is {now!r}, but its export has {held!r}, as when the trainer was made; {_ANOTHER}, or "
+                    "pass what changes as an input"
+                )
+        modes = [part.training for _, part in self._parts]
+        if not any(modes):
+            return
+        for (name, part), trains, now in zip(self._parts, self._trains, modes):
+            if now != trains:
+                words = ["evaluation", "training"]
+                label = f"'{name}' ({type(part).__name__})" if name else f"the {self._what}"
+                raise InvalidArgument(
+                    f"{label} is in {words[now]} mode, but its export trains it in {words[trains]} mode, as when the trainer was made; {_ANOTHER}, or set "
+                    "the mode back (.train(), .eval())"
+                )
+
+
+_ANOTHER = "make another trainer, which takes over the optimizer's state"
+
+
+def _is_fixed(value: Any) -> bool:
+    return type(value) in _PLAIN or type(value) in (list, tuple) and all(type(each) in _PLAIN for each in value)
+
+
+def _is_same(now: Any, held: Any) -> bool:
+    return type(now) is type(held) and bool(now == held or (now != now and held != held))
 
 
 def warn_about(names: Sequence[str]) -> None:

@@ -18,13 +18,13 @@ from torch.utils import _pytree
 from . import _losses
 from ._losses import Loss, OutputLoss, loss_named
 from ._optimizers import Optimizer
-from ._torch_attributes import kept, warn_about
+from ._torch_attributes import Fixed, kept, warn_about
 from ._torch_dropping import paths_drop
 from ._torch_embeddings import padding_rows_stay
 from ._torch_gradients import FinalError, Places, drawn_only_in_training, keep_input, look, sources, writing_gradients
-from ._torch_module import is_training, refuse_hooks, refuse_others, refuse_parts
-from ._torch_states import NEXT, Carried, Noticing, States, add_to_names, averages_are_computed, evaluates_otherwise, refused
-from ._torch_tracing import as_written, exporting, one_way
+from ._torch_module import is_training, refuse_hook, refuse_others, refuse_parts
+from ._torch_states import NEXT, Carried, Noticing, States, add_to_names, averages_are_computed, evaluates_otherwise, refused, slots, version
+from ._torch_tracing import as_written, depends_on_batch, exporting, one_way
 from .errors import Error, InvalidArgument
 
 if TYPE_CHECKING:
@@ -156,7 +156,8 @@ class Export:
     ) -> None:
         refuse_others(module)
         refuse_parts(module)
-        refuse_hooks(module)
+        for name, parameter in module.named_parameters():
+            refuse_hook(name, parameter)
         self.folder = _Folder()
         #: What names in the latest export begin with, before those of the module.
         self.prefix = ""
@@ -170,7 +171,15 @@ class Export:
         self._drawn: Optional[str] = None
         self._reached: Optional[str] = None
         self._counting: List[str] = []
+        #: Why the latest export is only for the batch size of the examples, or ``None`` if it is for all.
+        self.one_size: Optional[str] = None
         self._own = self._module = module
+        self._loss = loss if isinstance(loss, nn.Module) else nn.Module()
+        self._fixed = [Fixed(module, "module"), Fixed(self._loss, "loss")]
+        own = {id(place.get()) for place in slots(module).values()}
+        #: Buffers and parameters of the loss that are not those of the module.
+        self._of_loss = {name: place for name, place in slots(self._loss).items() if id(place.get()) not in own}
+        self._loss_versions = self._versions_of_loss()
         _refuse_narrow(module)
         if not isinstance(example_inputs, (torch.Tensor, tuple, list, Mapping)):
             kind = type(example_inputs).__name__
@@ -279,7 +288,7 @@ class Export:
         return self.folder.path
 
     def _write_once(self, dynamo: bool, open_batch: bool) -> None:
-        states = States(self._own)
+        states, states_of_loss = States(self._own), States(self._loss)
         carrying = _Carrying(self._module, self.carried, states)
         module = carrying if self.carried else self._module
         keywords: Dict[str, Any] = {"dynamo": False, "do_constant_folding": False}
@@ -297,7 +306,7 @@ class Export:
         hooks: List[Any] = []
         try:
             writing = (padding_rows_stay(module), paths_drop(module), averages_are_computed(module))
-            with kept(self._own) as attributes, as_written(), exporting(), writing[0], writing[1], writing[2]:
+            with kept(self._own) as attributes, kept(self._loss), as_written(), exporting(), writing[0], writing[1], writing[2]:
                 # A wrapper in evaluation mode would merge parameters that happen to be equal.
                 for wrapper in [*self._wrappers, carrying]:
                     wrapper.training = True
@@ -330,13 +339,22 @@ class Export:
                 else:
                     self._places = Places()
                     try:
-                        with one_way(), writing_gradients(module, True, self._places, states):
+                        with one_way() as sizes, writing_gradients(module, True, self._places, states):
                             write()
+                        baked = None if self.batch_size is None else depends_on_batch(self._module, self._inputs, sizes, states)
+                        self.one_size = None if baked is None else f"the module uses it as a Python number {baked}"
                     finally:
                         self._note_changes(states)
                     others = [name for name in self.carried if evaluates_otherwise(states.slot(name))]
                     self._reached = next(iter(others), carrying.reached)
+                self._refuse_states(states_of_loss)
+                for fixed in self._fixed:
+                    fixed.exempt_changes()
                 self._counting = attributes.check(lambda: self._module(*self._inputs))
+                if dynamo and self.batch_size is not None:
+                    self.one_size = "PyTorch's newer exporter, which this module needs, writes it into the export"
+                if open_batch and self.one_size is not None:
+                    raise Error(f"the export is for one batch size: {self.one_size}")
                 self._drawn = drawn_only_in_training(self._module, self._inputs, self._places)
         finally:
             for hook in hooks:
@@ -345,12 +363,59 @@ class Export:
                 each.training = training
             # Tracing runs the module once, which changes running statistics.
             states.restore()
+            states_of_loss.restore()
+            self._loss_versions = self._versions_of_loss()
         tensors = [*self._own.named_parameters(remove_duplicate=False), *self._own.named_buffers(remove_duplicate=False)]
         self.folder.names = _names_in(self.folder.path, [self.prefix + name for name, _ in tensors])
 
     def _note_changes(self, states: States) -> None:
         self.carried, self.counts = states.carried(), states.counts()
         self.changed = [name for name in states.changed() if name not in self.counts]
+
+    def _refuse_states(self, states: States) -> None:
+        """Rejects a loss that changes buffers or parameters of its own."""
+        changed = [name for name in states.changed() if name in self._of_loss]
+        if changed:
+            raise InvalidArgument(
+                f"the loss changes its buffer or parameter {changed[0]} when it runs, which its export does not; make the loss a part of the module, "
+                "which can change its buffers"
+            )
+
+    def _versions_of_loss(self) -> Dict[str, Tuple[int, int]]:
+        return {name: version(place.get()) for name, place in self._of_loss.items()}
+
+    def refuse_changes(self) -> None:
+        """Rejects a module and a loss that are not what the export is of.
+
+        Raises:
+            forebay.InvalidArgument: Something has changed; the message says what.
+        """
+        for fixed in self._fixed:
+            fixed.refuse_changes()
+        now = self._versions_of_loss()
+        changed = [name for name in now if now[name] != self._loss_versions.get(name)]
+        if changed:
+            raise InvalidArgument(
+                f"'{changed[0]}' of the loss has changed since the trainer was made, but its export has the former values; make another trainer, which "
+                "takes over the optimizer's state"
+            )
+
+    def refuse_size(self, count: int, parts: int = 1) -> None:
+        """Rejects a batch size that the latest export is not for.
+
+        Args:
+            count: The batch size.
+            parts: The number of parts that a batch can have instead of one.
+
+        Raises:
+            forebay.InvalidArgument: The export has another one.
+        """
+        if self.one_size is not None and self.batch_size is not None and count not in (self.batch_size, self.batch_size * parts):
+            raise InvalidArgument(
+                f"a batch of {count} samples is not one of {self.batch_size}, which is the only batch size of this module's export: {self.one_size}. "
+                "Leave out other batches (drop_last=True of a DataLoader), or make another trainer for them; x.shape[0], unlike len(x) and int(...), "
+                "can have any value in operations on tensors"
+            )
 
     def _refuse_trained(self) -> None:
         """Rejects a module that changes parameters that have gradients."""

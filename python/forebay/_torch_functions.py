@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional, cast
+from typing import Any, Callable, Dict, List, Optional, cast
 
 import torch
+
+from .errors import InvalidArgument
 
 _functional: Any = torch.nn.functional
 _untyped: Any = torch
@@ -151,6 +153,87 @@ def _scatter_reduce(input: Any, dim: int, index: Any, src: Any, reduce: str, *, 
     return torch.where(count > 0, total / count.clamp(min=1), input)
 
 
+def _running_product(input: Any, dim: int, *, dtype: Any = None) -> Any:
+    """The exporters do not know ``cumprod``."""
+    product = input if dtype is None else input.to(dtype)
+    for step in _steps(product, dim):
+        ones = torch.ones_like(product.narrow(dim, 0, step))
+        product = product * torch.cat([ones, product.narrow(dim, 0, int(product.shape[dim]) - step)], dim)
+    return product
+
+
+def _steps(value: Any, dim: int) -> List[int]:
+    """Returns the powers of two below a size. Values that combine with those as many places before, step by step, combine with all before."""
+    return [1 << power for power in range(max(int(value.shape[dim]) - 1, 0).bit_length())]
+
+
+def _running_extreme(is_largest: bool, kind: Any) -> Callable[..., Any]:
+    """The exporters do not know ``cummax`` and ``cummin``."""
+
+    def running(input: Any, dim: int) -> Any:
+        size = int(input.shape[dim])
+        value = ended(input)
+        places = [1] * input.dim()
+        places[dim] = size
+        index = torch.arange(size).reshape(places).expand(input.shape)
+        for step in _steps(input, dim):
+            old, new = value.narrow(dim, 0, size - step), value.narrow(dim, step, size - step)
+            is_new = new >= old if is_largest else new <= old
+            chosen = torch.where(is_new, index.narrow(dim, step, size - step), index.narrow(dim, 0, size - step))
+            value = torch.cat([value.narrow(dim, 0, step), torch.where(is_new, new, old)], dim)
+            index = torch.cat([index.narrow(dim, 0, step), chosen], dim)
+        return kind((input.gather(dim, index), index))
+
+    return running
+
+
+def _of_rank(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    """The exporters do not know ``kthvalue``."""
+    values, indices = (each.narrow(dim, k - 1, 1) for each in input.sort(dim))
+    return _untyped.return_types.kthvalue((values, indices) if keepdim else (values.squeeze(dim), indices.squeeze(dim)))
+
+
+def _median(input: Any, dim: Optional[int] = None, keepdim: bool = False) -> Any:
+    """The exporters do not know ``median``."""
+    if dim is None:
+        flat = input.reshape(-1)
+        return _of_rank(flat, (int(flat.shape[0]) + 1) // 2, 0)[0]
+    return _untyped.return_types.median(tuple(_of_rank(input, (int(input.shape[dim]) + 1) // 2, dim, keepdim)))
+
+
+def _search(
+    sorted_sequence: Any, input: Any, *, out_int32: bool = False, right: bool = False, side: Optional[str] = None, sorter: Any = None
+) -> Any:
+    """The exporters do not know ``searchsorted``."""
+    sequence = sorted_sequence if sorter is None else sorted_sequence.gather(-1, sorter)
+    wanted = (input if isinstance(input, torch.Tensor) else torch.tensor(input)).unsqueeze(-1)
+    sequence = sequence if sequence.dim() == 1 else sequence.unsqueeze(-2)
+    is_before = sequence <= wanted if right or side == "right" else sequence < wanted
+    return is_before.sum(-1).to(torch.int32 if out_int32 else torch.int64)
+
+
+def _count(input: Any, weights: Any = None, minlength: int = 0) -> Any:
+    """The number of counts is not known before they are computed."""
+    raise InvalidArgument(
+        "the module calls bincount, the number of whose results depends on values; use torch.nn.functional.one_hot(x, classes).sum(0), or scatter_add"
+    )
+
+
+def _hypotenuse(input: Any, other: Any) -> Any:
+    """The exporters do not know ``hypot``."""
+    return (input * input + other * other).sqrt()
+
+
+def _extreme_number(is_largest: bool) -> Callable[..., Any]:
+    """The exporters do not know ``fmax`` and ``fmin``."""
+
+    def extreme(input: Any, other: Any) -> Any:
+        is_first = input >= other if is_largest else input <= other
+        return torch.where(is_first | (other != other), input, other)
+
+    return extreme
+
+
 #: What computes these functions in an export.
 EXPORTED: Dict[Any, Callable[..., Any]] = {
     _untyped.vdot: _inner_product,
@@ -164,4 +247,17 @@ EXPORTED: Dict[Any, Callable[..., Any]] = {
     _functional.gumbel_softmax: _gumbel_softmax,
     _untyped.scatter_reduce: _scatter_reduce,
     torch.Tensor.scatter_reduce: _scatter_reduce,
+    _untyped.searchsorted: _search,
 }
+for _name, _function in (
+    ("cumprod", _running_product),
+    ("cummax", _running_extreme(True, _untyped.return_types.cummax)),
+    ("cummin", _running_extreme(False, _untyped.return_types.cummin)),
+    ("kthvalue", _of_rank),
+    ("median", _median),
+    ("bincount", _count),
+    ("hypot", _hypotenuse),
+    ("fmax", _extreme_number(True)),
+    ("fmin", _extreme_number(False)),
+):
+    EXPORTED[getattr(torch, _name)] = EXPORTED[getattr(torch.Tensor, _name)] = _function

@@ -39,6 +39,12 @@ _ADJOINTS: Tuple[Any, ...] = (torch.Tensor.H, torch.Tensor.mH)
 _APPLY: Any = vars(torch.autograd.Function)["apply"]
 
 
+#: Functions that only take the type or the sizes of their second operand.
+_LIKE_ANOTHER = frozenset(["to", "type_as", "expand_as", "view_as", "reshape_as"])
+#: Functions that return what they are given, in other shapes.
+_ONE_BY_ONE = frozenset(["broadcast_tensors", "meshgrid", "atleast_1d", "atleast_2d", "atleast_3d"])
+
+
 class FinalError(Error):
     """No exporter can write the module."""
 
@@ -88,7 +94,7 @@ class Places:
 
     def add(self, what: str) -> None:
         """Adds the line of the module's code that is being run."""
-        self._found.append(f"{what} {place(_frame_of_the_module())}")
+        self._found.append(f"{what} {place(frame_of_the_module())}")
 
     def refuse(self) -> None:
         """Rejects the module if there are any.
@@ -132,16 +138,21 @@ class _Watch(_Noting):
             func = _transposed
         name = getattr(func, "__name__", "")
         if name in _RANDOM:
-            self._places.draws.append(place(_frame_of_the_module()))
+            self._places.draws.append(place(frame_of_the_module()))
         if name == "register_hook":
             _refuse_hook()
         target = args[0] if args and isinstance(args[0], torch.Tensor) else None
-        before = None if target is None else traced(target)
-        given = _with_gradient((args, named))
+        before = None if target is None else target._version
+        given = _sources_of_gradients(func, args, named)
+        if any(each.grad_fn is None and traced(each) is None for each in given):
+            raise FinalError(
+                f"the module uses a parameter that is not one of its own {place(frame_of_the_module())}. Register what has it (as an attribute, or in an "
+                "nn.ModuleList), or call requires_grad_(False) if it is a constant"
+            )
         result = run_following(func, args, named, self._states.target(func, args, named), self._states)
         if given:
             found = [value for value in _tree.tree_leaves(result) if isinstance(value, torch.Tensor)]
-            if target is not None and traced(target) is not before and not any(value is target for value in found):
+            if target is not None and target._version != before and not any(value is target for value in found):
                 # It was changed in place.
                 found.append(target)
             for value in found:
@@ -181,7 +192,7 @@ class _Look(_Noting):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
         named = kwargs or {}
-        given = _with_gradient((args, named))
+        given = _sources_of_gradients(func, args, named)
         if getattr(func, "__name__", "") == "register_hook":
             _refuse_hook()
         if is_data(func):
@@ -202,7 +213,7 @@ class _Look(_Noting):
 
 def _refuse_hook() -> None:
     raise FinalError(
-        f"the module adds a hook to a gradient {place(_frame_of_the_module())}, which its export does not have; remove it, or compute the gradient "
+        f"the module adds a hook to a gradient {place(frame_of_the_module())}, which its export does not have; remove it, or compute the gradient "
         "that it makes in an autograd.Function"
     )
 
@@ -233,7 +244,7 @@ class _Draws(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
         if getattr(func, "__name__", "") in _RANDOM:
-            self.found.append(place(_frame_of_the_module()))
+            self.found.append(place(frame_of_the_module()))
         return func(*args, **(kwargs or {}))
 
 
@@ -332,7 +343,7 @@ def place(frame: Optional[FrameType]) -> str:
     return f"in {code.co_name}, {code.co_filename}, line {frame.f_lineno}" + (f" (`{line}`)" if line else "")
 
 
-def _frame_of_the_module() -> Optional[FrameType]:
+def frame_of_the_module() -> Optional[FrameType]:
     """Returns the innermost frame that is neither PyTorch's nor ours."""
     frame: Optional[FrameType] = sys._getframe(1)
     while frame is not None and is_pytorchs_or_ours(frame):
@@ -348,6 +359,12 @@ def is_pytorchs_or_ours(frame: FrameType) -> bool:
 def _with_gradient(values: Any) -> List[torch.Tensor]:
     """Returns the tensors that require a gradient."""
     return [value for value in _tree.tree_leaves(values) if isinstance(value, torch.Tensor) and value.requires_grad]
+
+
+def _sources_of_gradients(func: Any, args: Tuple[Any, ...], named: Dict[str, Any]) -> List[torch.Tensor]:
+    """Returns the operands that require a gradient and on whose values all results of a function depend."""
+    name = getattr(func, "__name__", "")
+    return [] if name in _ONE_BY_ONE else _with_gradient(args[:1] if name in _LIKE_ANOTHER else (args, named))
 
 
 def _applied(kind: Any, *operands: Any, **named: Any) -> Any:
@@ -412,7 +429,7 @@ def _factors(kind: Any, apply: Callable[..., Any], operands: Tuple[Any, ...]) ->
         if all(_is_close(one, other) for one, other in zip(defined, products)):
             return [each is not None for each in factors]
     raise FinalError(
-        f"the module defines the gradient of {kind.__name__}, {place(_frame_of_the_module())}, which is neither that of its operations nor the "
+        f"the module defines the gradient of {kind.__name__}, {place(frame_of_the_module())}, which is neither that of its operations nor the "
         "gradient of its result times a factor for each element; an export cannot express it. Compute this part outside the module, or let "
         "autograd compute its gradient"
     )

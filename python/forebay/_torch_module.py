@@ -58,7 +58,7 @@ class CompiledModule(nn.Module):
         self.module = module
         self._engine = engine
         self._seed = seed
-        self._calls = 0
+        self._calls = _Calls()
         self._passes: Dict[Any, _Passes] = {}
 
     def __getstate__(self) -> Dict[str, Any]:
@@ -85,16 +85,16 @@ class CompiledModule(nn.Module):
         key = (constants(self.module), _autocast(), tuple((value.dtype, value.requires_grad) for value in inputs), call.key, parts)
         passes = self._passes.get(key)
         if passes is None or passes.is_stale(self.module):
-            # Whoever keeps tensors in another way, as checkpoints do, is not to see those of the export.
-            with torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged):
+            # Whoever keeps tensors in another way, as checkpoints do, is not to see those of the export. These also count their changes.
+            with torch.inference_mode(False), torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged):
                 passes = _Passes(self.module, call, inputs, self._engine)
         # The plans used last come last, and the first ones go. A call keeps its plans for its backward pass.
         self._passes.pop(key, None)
         self._passes[key] = passes
         while len(self._passes) > _PASSES_MAX:
             self._passes.pop(next(iter(self._passes)), None)
-        self._calls += 1
-        step = torch.tensor([self._calls, self._seed], dtype=torch.int64)
+        self._calls.count += 1
+        step = torch.tensor([self._calls.count, self._seed], dtype=torch.int64)
         tensors = passes.tensors(self.module, inputs, step)
         statistics: Dict[str, torch.Tensor] = {}
         outputs: Tuple[torch.Tensor, ...] = cast(Any, _Run).apply(passes, statistics, *tensors)
@@ -106,6 +106,13 @@ class CompiledModule(nn.Module):
             )
         passes.update_statistics(self.module, statistics)
         return passes.restore(outputs)
+
+
+class _Calls:
+    """The number of calls of a compiled module, which is not an attribute of a module like those that plans depend on."""
+
+    def __init__(self) -> None:
+        self.count = 0
 
 
 def _unchanged(tensor: torch.Tensor) -> torch.Tensor:
@@ -479,12 +486,16 @@ def _export(flat: _Flat, inputs: Tuple[Any, ...], names: List[str], path: str) -
     return _Exported(outputs, changed, carried, counts, lost, failure)
 
 
+def counters(module: nn.Module, owners: Iterable[str]) -> List[Tuple[str, torch.Tensor]]:
+    """Returns the counters of batches of normalizations, with the names of these."""
+    found = [(owner, getattr(module.get_submodule(owner), _COUNTER, None)) for owner in owners]
+    return [(owner, counter) for owner, counter in found if counter is not None]
+
+
 def add_counts(module: nn.Module, owners: Iterable[str], counts: Dict[str, int], prefix: str, calls: int = 1) -> None:
     """Raises the counters of batches of normalizations. One that is used several times in a call counts each time."""
-    for owner in owners:
-        counter = getattr(module.get_submodule(owner), _COUNTER, None)
-        if counter is not None:
-            counter += calls * counts.get(prefix + f"{owner}.{_COUNTER}".lstrip("."), 1)
+    for owner, counter in counters(module, owners):
+        counter += calls * counts.get(prefix + f"{owner}.{_COUNTER}".lstrip("."), 1)
 
 
 def refuse_unchanged(names: Sequence[str]) -> None:
@@ -499,14 +510,13 @@ def refuse_others(module: Any) -> None:
         raise InvalidArgument(f"expected a PyTorch module, not {type(module).__name__}")
 
 
-def refuse_hooks(module: nn.Module) -> None:
-    """Rejects a module whose parameters have hooks on gradients, which a step of a trainer does not call."""
-    for name, parameter in module.named_parameters():
-        untyped: Any = parameter
-        if untyped._backward_hooks or getattr(untyped, "_post_accumulate_grad_hooks", None):
-            raise InvalidArgument(
-                f"'{name}' has a hook on its gradient, which a trainer does not call; remove it, or compile the module (forebay.torch.compile)"
-            )
+def refuse_hook(name: str, parameter: nn.Parameter) -> None:
+    """Rejects a parameter with a hook on its gradient, which a step of a trainer does not call."""
+    untyped: Any = parameter
+    if untyped._backward_hooks or getattr(untyped, "_post_accumulate_grad_hooks", None):
+        raise InvalidArgument(
+            f"'{name}' has a hook on its gradient, which a trainer does not call; remove it, or compile the module (forebay.torch.compile)"
+        )
 
 
 def refuse_parts(module: nn.Module) -> None:
@@ -514,8 +524,11 @@ def refuse_parts(module: nn.Module) -> None:
     untyped: Any = module
     for name, each in untyped.named_modules():
         label = f"'{name}'" if name else "the module"
-        if any(_untyped.nn.parameter.is_lazy(value) for value in [*each._parameters.values(), *each._buffers.values()]):
+        values = [value for value in [*each._parameters.values(), *each._buffers.values()] if value is not None]
+        if any(_untyped.nn.parameter.is_lazy(value) for value in values):
             raise InvalidArgument(f"{label} has parameters without sizes; call the module once, which creates them")
+        if any(value.is_inference() for value in values):
+            raise InvalidArgument(f"{label} was created within torch.inference_mode(), so its changes are not noticed; create it outside, or copy it")
         if isinstance(each, torch.jit.ScriptModule):
             raise InvalidArgument(f"{label} was compiled by torch.jit; pass the module that it was made from")
         if each._backward_hooks or each._backward_pre_hooks:

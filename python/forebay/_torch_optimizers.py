@@ -112,6 +112,36 @@ def steps_done(ours: Optimizer, state: Mapping[str, Any]) -> int:
     return int(state.get("step", 0))
 
 
+def refuse_state(ours: Optimizer, state: Mapping[str, Any]) -> None:
+    """Rejects the state of steps that Forebay would continue in another way.
+
+    Raises:
+        forebay.InvalidArgument: NAdam has made steps with another momentum.
+    """
+    product = state.get("mu_product") if isinstance(ours, NAdam) else None
+    if isinstance(ours, NAdam) and product is not None:
+        expected = momentum_product(ours, steps_done(ours, state))
+        if abs(float(product) - expected) > 1e-3 * expected + 1e-9:
+            raise InvalidArgument(_OTHER_MOMENTUM)
+
+
+_OTHER_MOMENTUM = (
+    "NAdam has made steps with another betas[0] or momentum_decay than it has now, but Forebay takes them to be the same in all steps. Leave "
+    "them as they are (cycle_momentum=False in schedulers), or use another optimizer"
+)
+
+
+def refuse_change(before: Optimizer, now: Optimizer) -> None:
+    """Rejects settings of an optimizer that cannot change between steps.
+
+    Raises:
+        forebay.InvalidArgument: They have changed.
+    """
+    if isinstance(before, NAdam) and isinstance(now, NAdam):
+        if (before.beta1, before.momentum_decay) != (now.beta1, now.momentum_decay):
+            raise InvalidArgument(_OTHER_MOMENTUM)
+
+
 def momentum_product(ours: NAdam, steps: int) -> float:
     """Returns the product of the momenta of NAdam's steps so far."""
     product = 1.0

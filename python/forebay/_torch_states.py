@@ -53,6 +53,11 @@ def slots(module: nn.Module) -> Dict[str, Slot]:
     return found
 
 
+def version(tensor: torch.Tensor) -> Tuple[int, int]:
+    """Returns a value that changes when a tensor is overwritten or replaced."""
+    return tensor._version, tensor.data_ptr()
+
+
 class _Held(NamedTuple):
     """What a place held at first."""
 
@@ -350,7 +355,7 @@ class Carried:
         now, first = self._states.now(name), self._states.first(name)
         if not isinstance(now, torch.Tensor) or now.shape != first.shape or now.dtype != first.dtype:
             found = f"{now.dtype} {_sizes(now)}" if isinstance(now, torch.Tensor) else type(now).__name__
-            raise refused([name], f"from {first.dtype} {_sizes(first)} to {found}; only its elements can change")
+            raise refused([name], f"from {first.dtype} {_sizes(first)} to {found}; only its elements can change. If only the first run does so, run the module before")
         value: torch.Tensor = now
         if value is not first and traced(value) is None:
             # A constant.

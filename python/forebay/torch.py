@@ -13,13 +13,15 @@ import torch
 from torch import nn
 
 from . import _plan
+from ._arrays import Native
+from ._fit import StepReport
 from ._optimizers import SGD, Adam8bit, AdamW8bit, NAdam, Optimizer, optimizer_named
 from ._options import EngineOptions, PathLike, Size
 from ._recipe import ParameterGroup, Schedule
 from ._torch_export import OUTPUT, Export, LossLike, OptimizerLike
-from ._torch_module import CompiledModule, add_counts, compile, refuse_unchanged
-from ._torch_states import Slot, slots
-from ._torch_optimizers import QUANTIZED_MIN, counts_steps, momentum_product, of_torch, states, steps_done, to_torch
+from ._torch_module import CompiledModule, add_counts, compile, counters, refuse_hook, refuse_unchanged
+from ._torch_states import Slot, slots, version
+from ._torch_optimizers import QUANTIZED_MIN, counts_steps, momentum_product, of_torch, refuse_change, refuse_state, states, steps_done, to_torch
 from ._trainer import Trainer as _Trainer
 from ._windows import Windows
 from .errors import Error, InvalidArgument
@@ -121,6 +123,8 @@ class Trainer(_Trainer):
                 raise InvalidArgument(
                     f"the module changes {', '.join(export.carried)} when it runs, with what each process knows; train it by one process"
                 )
+            if batch_size is not None:
+                export.refuse_size(batch_size)
             begin(
                 path,
                 export.loss,
@@ -147,6 +151,7 @@ class Trainer(_Trainer):
             self._match()
 
         export.first_that(make)
+        #: The number of steps after which the module had the counters of batches that it has.
         self._steps_before = 0
         # Each part of a step is a batch.
         self._parts = max(accumulate, 1)
@@ -204,8 +209,9 @@ class Trainer(_Trainer):
         of_optimizer = self._optimizer_states()
         #: The buffers, and parameters without gradients, that steps change. A module can replace them by others.
         self._buffers: Dict[str, Slot] = {}
+        averages = {f"{name}.average" for name in self._parameters}
         for name in self.state():
-            if name in of_optimizer:
+            if name in of_optimizer or name in averages:
                 continue
             place = places.get(name[len(self._prefix) :] if name.startswith(self._prefix) else "")
             if place is None:
@@ -244,37 +250,104 @@ class Trainer(_Trainer):
         return found
 
     def _read_module(self) -> None:
-        """Takes over parameters, buffers and the optimizer's state as they are now."""
+        """Takes over parameters, buffers and the optimizer's state, and remembers what does not change."""
         values: Dict[str, Any] = {name: parameter.detach() for name, parameter in self._parameters.items()}
         values.update((name, place.get().detach()) for name, place in self._buffers.items())
-        steps = 0
-        if self.torch_optimizer is not None:
-            done: Dict[str, int] = {}
-            for name, (parameter, theirs) in self._optimizer_states().items():
-                state = self.torch_optimizer.state.get(self._parameters[parameter], {})
-                if state.get(theirs) is not None:
-                    values[name] = state[theirs]
-                done[parameter] = steps_done(self.optimizer, state)
-            steps = max(done.values(), default=0)
-            behind = [name for name, count in done.items() if count < steps]
-            if behind and counts_steps(self.optimizer):
-                raise InvalidArgument(
-                    f"the optimizer has made {steps} steps with some parameters, but {done[behind[0]]} with '{behind[0]}'; a trainer has one "
-                    "number of steps. Create the optimizer anew when more parameters begin to train"
-                )
+        self._take(values, self.torch_optimizer, True)
+        places = {name: place.get() for name, place in self._held.items() if name not in self._parameters}
+        #: Parameters that the optimizer could train if they required gradients.
+        self._frozen = {name: value for name, value in places.items() if isinstance(value, nn.Parameter) and not value.requires_grad}
+
+    def _take(self, values: Dict[str, Any], optimizer: Optional[torch.optim.Optimizer], is_first: bool = False) -> None:
+        """Takes over values, and the state of an optimizer if there is one."""
+        steps = None if optimizer is None else self._add_state(values, optimizer, is_first)
+        pending = self.step_count - self._steps_before
         self.set_values(values, step_count=steps)
-        self._steps_before = steps
+        self._steps_before = self.step_count - pending
         self._note_versions()
 
+    def _add_state(self, values: Dict[str, Any], optimizer: torch.optim.Optimizer, is_first: bool) -> Optional[int]:
+        """Adds the state of an optimizer to values by name, and returns its number of steps if it has one."""
+        done: Dict[str, int] = {}
+        missing: List[str] = []
+        for name, (parameter, theirs) in self._optimizer_states().items():
+            state = optimizer.state.get(self._parameters[parameter], {})
+            if state.get(theirs) is None:
+                missing.append(name)
+            else:
+                values[name] = state[theirs]
+            done[parameter] = steps_done(self.optimizer, state)
+            refuse_state(self.optimizer, state)
+        if missing and not is_first:
+            # PyTorch creates it with zeros.
+            now = self.state()
+            values.update((name, np.zeros_like(now[name])) for name in missing)
+        steps = max(done.values(), default=0)
+        behind = [name for name, count in done.items() if count < steps]
+        if behind and counts_steps(self.optimizer):
+            raise InvalidArgument(
+                f"the optimizer has made {steps} steps with some parameters, but {done[behind[0]]} with '{behind[0]}'; a trainer has one "
+                "number of steps. Create the optimizer anew when more parameters begin to train"
+            )
+        if isinstance(self.optimizer, SGD) and (steps > 0 or not counts_steps(self.optimizer)):
+            # It only knows whether it has made any. Random numbers depend on their number.
+            return max(steps, self.step_count)
+        return steps
+
     def _note_versions(self) -> None:
-        """Remembers the module as it is now, to notice changes."""
-        self._versions = {name: _version(place.get()) for name, place in self._held.items()}
+        """Remembers the module and the optimizer's state as they are now, to notice changes."""
+        self._versions = {name: version(place.get()) for name, place in self._held.items()}
+        self._states = self._states_now()
+        self._counters = self._counters_now()
+
+    def _states_now(self) -> List[Tuple[Any, int]]:
+        """Returns the state of the PyTorch optimizer, with the versions of its tensors."""
+        states = {} if self.torch_optimizer is None else self.torch_optimizer.state
+        values = [value for each in self._parameters.values() for value in states.get(each, {}).values()]
+        return [(value, value._version if isinstance(value, torch.Tensor) else 0) for value in values]
+
+    def _counters_now(self) -> List[Tuple[int, int]]:
+        """Returns the versions of the counters of batches."""
+        return [version(counter) for _, counter in counters(self.module, self._owners())]
+
+    def _owners(self) -> List[str]:
+        """Returns the names of the parts whose running statistics steps change."""
+        carried = {self._prefix + name for name in self._export.carried}
+        return sorted({name[len(self._prefix) :].rpartition(".")[0] for name in self._buffers if name not in carried})
 
     # Around steps.
 
     def _before_step(self) -> None:
+        self._export.refuse_changes()
+        self._refuse_other_gradients()
         self._follow_module()
         self._follow_optimizer()
+
+    def _prepared_step(self, batch: Dict[str, Native], labels: Native, gradients: bool) -> StepReport:
+        self._refuse_sizes(batch)
+        return super()._prepared_step(batch, labels, gradients)
+
+    def _refuse_sizes(self, batch: Dict[str, Native]) -> None:
+        for _, shape, _ in batch.values():
+            if shape:
+                self._export.refuse_size(shape[0], self._parts)
+
+    def _refuse_other_gradients(self) -> None:
+        """Rejects parameters that require gradients now if they did not before, or the other way around, or that have hooks."""
+        has = {id(each) for group in self.torch_optimizer.param_groups for each in group["params"]} if self.torch_optimizer is not None else None
+        for name, parameter in self._parameters.items():
+            if not parameter.requires_grad:
+                raise InvalidArgument(
+                    f"'{name}' does not require a gradient any more, but this trainer trains it; make another trainer, which takes over the "
+                    "optimizer's state"
+                )
+            refuse_hook(name, parameter)
+        for name, parameter in self._frozen.items():
+            if parameter.requires_grad and (has is None or id(parameter) in has):
+                raise InvalidArgument(
+                    f"'{name}' requires a gradient, but did not when the trainer was made, which does not train it; make another trainer, which takes "
+                    "over the optimizer's state"
+                )
 
     def _batch(self, inputs: Any, labels: Any) -> Any:
         # As losses of PyTorch do: targets can be numbers of any type.
@@ -286,27 +359,30 @@ class Trainer(_Trainer):
             labels = labels.float()
         return super()._batch(inputs, labels)
 
-    def _follow_module(self) -> None:
-        """Takes over what has changed in the module since it was read or written: all of it, with the optimizer's state, if that was after the
-        last step.
+    def _follow_module(self, is_strict: bool = True) -> None:
+        """Takes over what has changed in the module and in the optimizer's state since they were read or written.
 
         Raises:
-            forebay.InvalidArgument: Something has changed that is not trained.
+            forebay.InvalidArgument: ``is_strict``, and something has changed that is not trained.
         """
-        changed = [name for name, place in self._held.items() if self._versions[name] != _version(place.get())]
-        if not changed:
-            return
+        changed = [name for name, place in self._held.items() if self._versions[name] != version(place.get())]
         constant = [name for name in changed if name not in self._parameters and name not in self._buffers]
-        if constant:
+        if constant and is_strict:
             raise InvalidArgument(
                 f"'{constant[0]}', which this trainer does not train, has changed since the trainer was made; make another one after such a change, or "
                 "compile the module (forebay.torch.compile), which reads its values at each call"
             )
-        if self.step_count == self._steps_before:
-            self._read_module()
-            return
-        self.set_values({name: self._held[name].get().detach() for name in changed})
-        self._note_versions()
+        if self._counters_now() != self._counters:
+            # They count the steps so far. PyTorch's normalizations do not count the changes of their statistics.
+            self._steps_before = self.step_count
+            changed += list(self._buffers)
+        before, now = self._states, self._states_now()
+        is_same = len(before) == len(now) and all(one is other and version == its for (one, version), (other, its) in zip(before, now))
+        if (changed or not is_same) and self.step_count == self._steps_before:
+            changed += [*self._parameters, *self._buffers]
+        values = {name: self._held[name].get().detach() for name in changed if name not in constant}
+        if values or not is_same:
+            self._take(values, None if is_same else self.torch_optimizer)
 
     def _after_fit(self) -> None:
         self.write_back()
@@ -315,6 +391,8 @@ class Trainer(_Trainer):
         if self.torch_optimizer is not None:
             now, rates_and_decays = of_torch(self.torch_optimizer)
             if now != self.optimizer:
+                if self.step_count > 0:
+                    refuse_change(self.optimizer, now)
                 self.optimizer = now
             if rates_and_decays != self._rates_and_decays:
                 self._follow_groups(rates_and_decays)
@@ -334,6 +412,7 @@ class Trainer(_Trainer):
 
     def write_back(self) -> None:
         """Copies parameters, running statistics and the optimizer's state into the module and its ``torch.optim`` optimizer."""
+        self._follow_module(False)
         steps = self.step_count
         with torch.no_grad():
             for name, parameter in self._parameters.items():
@@ -341,15 +420,15 @@ class Trainer(_Trainer):
             state = self.state()
             for name, place in self._buffers.items():
                 place.get().copy_(_tensor(state[name]))
-            carried = {self._prefix + name for name in self._export.carried}
-            owners = {name[len(self._prefix) :].rpartition(".")[0] for name in self._buffers if name not in carried}
-            add_counts(self.module, owners, self._export.counts, "", (steps - self._steps_before) * self._parts)
-        self._note_versions()
+            add_counts(self.module, self._owners(), self._export.counts, "", (steps - self._steps_before) * self._parts)
         if self.torch_optimizer is not None:
             self._write_state(self.torch_optimizer, state)
         self._steps_before = steps
+        self._note_versions()
 
-    def _evaluate(self, batch: Dict[str, Any], labels: Any, windows: Optional[Windows]) -> Tuple[float, Any]:
+    def _evaluate(self, batch: Dict[str, Native], labels: Native, windows: Optional[Windows]) -> Tuple[float, Native]:
+        if windows is None:
+            self._refuse_sizes(batch)
         self._export.refuse_evaluation()
         self._follow_module()
         return super()._evaluate(batch, labels, windows)
@@ -363,6 +442,16 @@ class Trainer(_Trainer):
         self._export.refuse_evaluation()
         self._follow_module()
         super().save(path)
+
+    def save_average(self, path: PathLike) -> None:
+        """Writes the model with the moving averages of its parameters; see :meth:`forebay.Trainer.save_average`.
+
+        Raises:
+            forebay.InvalidArgument: As for :meth:`save`.
+        """
+        self._export.refuse_evaluation()
+        self._follow_module()
+        super().save_average(path)
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         """Returns a PyTorch optimizer over the trained parameters, with the current state, so that PyTorch can continue training.
@@ -463,11 +552,6 @@ def plan(
             **options,
         )
     )
-
-
-def _version(tensor: torch.Tensor) -> Tuple[int, int]:
-    """Returns a value that changes when a tensor is overwritten or replaced."""
-    return tensor._version, tensor.data_ptr()
 
 
 def _tensor(array: "np.ndarray[Any, Any]") -> torch.Tensor:

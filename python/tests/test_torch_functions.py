@@ -57,6 +57,17 @@ FUNCTIONS: Dict[str, Callable[[Any], Any]] = {
     "sums": lambda x: x.scatter_reduce(3, places(x), x * 2, "sum", include_self=False),
     "inner products": lambda x: torch.vdot(x.flatten(), x.flatten()) * x / 300,
     "noise that adds up to one": lambda x: x * functional.gumbel_softmax(x.detach() * 0, dim=3).sum(3, keepdim=True),
+    "running products": lambda x: (x * places(x)).cumprod(3) + torch.cumprod(x, dim=2),
+    "running products of one": lambda x: x[..., :1].cumprod(-1),
+    "running maxima": lambda x: torch.cummax(x, 3)[0] + x * x.clamp(0, 1).cummax(dim=2).indices + x.clamp(0, 1).cummax(2).values,
+    "running minima": lambda x: torch.cummin(x, dim=3).values + x.cummin(2)[0],
+    "ranks": lambda x: x.kthvalue(2, 3)[0] + torch.kthvalue(x, 5, 2, keepdim=True).values.squeeze(2),
+    "medians": lambda x: x.median(3, keepdim=True)[0] + torch.median(x, dim=2, keepdim=True).values,
+    "median of all": lambda x: x * x.median(),
+    "places in order": lambda x: x * (torch.searchsorted(WEIGHTS - 2, x) + torch.searchsorted(x.sort(3)[0], x, right=True)),
+    "places by another order": lambda x: x * torch.searchsorted(x[0, 0, 0], x.detach(), side="right", sorter=x[0, 0, 0].argsort()),
+    "hypotenuses": lambda x: torch.hypot(x, x.flip(3) + 1),
+    "extremes of numbers": lambda x: x.fmax(torch.where(x.flip(3) > 0, float("nan"), x.flip(3))) + torch.fmin(x.clamp(0, 1), torch.zeros(())),
     "one of them": lambda x: x * functional.gumbel_softmax(x.detach() * 0, dim=3, hard=True).sum(3, keepdim=True),
 }
 
@@ -81,6 +92,13 @@ def compare(module: Any, loss: Any, labels: Any) -> None:
 def test_functions_are_pytorchs(kind: str) -> None:
     torch.manual_seed(0)
     compare(Applied(FUNCTIONS[kind]), lambda result, labels: (result * labels.mean() - 0.3).square().mean(), SHARES)
+
+
+def test_counts_are_refused() -> None:
+    module = Applied(lambda x: x * torch.bincount((x > 0).long().flatten()).sum())
+    for run in (lambda: forebay.torch.compile(module)(X), lambda: forebay.torch.Trainer(module, X, nn.MSELoss(), forebay.SGD(0.1))):
+        with pytest.raises(forebay.InvalidArgument, match="bincount, .* use torch.nn.functional.one_hot"):
+            run()
 
 
 def cross_entropy(**options: Any) -> Any:
