@@ -16,7 +16,7 @@
 //! | [`recipes`] | whether the recipes of `CONTRIBUTING.md` hold |
 //! | [`tidy`] | everything about the source that no compiler checks |
 //! | [`docs`] | `cargo xtask docs`: the guide as a book |
-//! | [`test`] | `cargo xtask test`: everything that has to pass |
+//! | [`mod@test`] | `cargo xtask test`: everything that has to pass |
 //! | [`fuzz`] | `cargo xtask fuzz`: each fuzz target for some minutes |
 //! | [`accuracy`] | `cargo xtask accuracy`: elementary functions on every single-precision number |
 //! | [`kills`] | `cargo xtask kills`: training runs whose processes are killed, 100 times |
@@ -24,7 +24,7 @@
 //! | [`preconditions`] | `cargo xtask preconditions`: kernels with the standard library's checks of unsafe code |
 //! | [`swiftshader`] | `cargo xtask swiftshader`: every Vulkan test on a second driver |
 //! | [`conformance`] | `cargo xtask conformance`: ONNX's own test cases, counted and listed |
-//! | [`bench`] | `cargo xtask bench`: speed compared with other frameworks |
+//! | [`mod@bench`] | `cargo xtask bench`: speed compared with other frameworks |
 //! | [`stories`] | `cargo xtask stories`: checks the claims of the guide's stories |
 //! | [`results`] | `cargo xtask results`: the page of results, rendered from its records |
 //! | [`package`] | `cargo xtask package` and `semver`: the published packages, and breaking changes |

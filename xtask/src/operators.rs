@@ -12,7 +12,8 @@ const HEADING: &str = "## Operators";
 /// The folder of the table.
 const TABLE: &str = "crates/forebay-model/src/operators/";
 /// The text before an operator's name in the table.
-const MARKS: [&str; 4] = ["composed!(\"", "composed!(MICROSOFT, \"", "composed!(PREVIEW, \"", "op_type: \""];
+const MARKS: [&str; 5] =
+    ["composed!(\"", "composed!(CLASSICAL, \"", "composed!(MICROSOFT, \"", "composed!(PREVIEW, \"", "op_type: \""];
 
 /// Returns the operators that are only in the table or only in the list, one line each.
 pub fn violations(files: &[SourceFile]) -> Vec<String> {

@@ -1,5 +1,8 @@
 //! All subcommands and flags. `--help` shows these texts.
 
+// Help texts are plain text.
+#![allow(rustdoc::broken_intra_doc_links)]
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use forebay::data::{
-    self, Augmentation, DataSet, HeldBytes, InputArray, Loader, Part, Patches, Reading, Sampler, Transform, convert,
-    npy, npz,
+    self, Augmentation, DataError, DataSet, HeldBytes, InputArray, Loader, Part, Patches, Reading, Sampler, Transform,
+    convert, npy, npz,
 };
 use forebay::{Dimension, Model, Tensor, TensorType, Trainer, ValueInfo, format_bytes};
 
@@ -231,17 +231,10 @@ pub fn sizes_of_data(arguments: &TrainArguments, model: &Model) -> Result<BTreeM
 /// # Errors
 /// Fails if a file is missing or corrupt, an input is given twice or is unknown, or a narrow type cannot represent a number.
 pub fn read_inputs(arguments: &RunArguments, model: &Model) -> Result<Tensors, Failure> {
-    let mut inputs = match find_inputs(arguments, model)? {
-        Found::Files(files) => {
-            files.into_iter().map(|(name, file)| Ok((name, npy::read(&file)?))).collect::<Result<Tensors, Failure>>()?
-        }
-        Found::Archive(mut archive, names) => {
-            names.into_iter().map(|name| Ok((name.clone(), archive.read(&name)?))).collect::<Result<_, Failure>>()?
-        }
-    };
+    let mut inputs = inputs(arguments, model, npy::read, npz::Archive::read)?;
     for info in narrow_inputs(model) {
         if let Some(tensor) = inputs.remove(&info.name) {
-            let tensor = convert::convert(tensor, info.data_type, 1.0, &format!("input {}", info.name))?;
+            let tensor = narrowed(tensor, &info)?;
             inputs.insert(info.name, tensor);
         }
     }
@@ -257,20 +250,11 @@ pub fn open_inputs(
     arguments: &RunArguments,
     model: &Model,
 ) -> Result<(BTreeMap<String, InputArray>, Tensors), Failure> {
-    let mut arrays = match find_inputs(arguments, model)? {
-        Found::Files(files) => files
-            .into_iter()
-            .map(|(name, file)| Ok((name, InputArray::in_file(&file)?)))
-            .collect::<Result<BTreeMap<_, _>, Failure>>()?,
-        Found::Archive(mut archive, names) => names
-            .into_iter()
-            .map(|name| Ok((name.clone(), InputArray::in_archive(&mut archive, &name)?)))
-            .collect::<Result<_, Failure>>()?,
-    };
+    let mut arrays = inputs(arguments, model, InputArray::in_file, InputArray::in_archive)?;
     let mut converted = Tensors::new();
     for info in narrow_inputs(model) {
         if let Some(array) = arrays.remove(&info.name) {
-            let tensor = convert::convert(array.read()?, info.data_type, 1.0, &format!("input {}", info.name))?;
+            let tensor = narrowed(array.read()?, &info)?;
             converted.insert(info.name, tensor);
         }
     }
@@ -283,13 +267,18 @@ fn narrow_inputs(model: &Model) -> impl Iterator<Item = ValueInfo> {
     infos.filter(|info| info.data_type.is_narrow())
 }
 
-/// Where the inputs of `forebay run` are.
-enum Found {
-    Files(Vec<(String, PathBuf)>),
-    Archive(Box<npz::Archive>, Vec<String>),
+/// Converts an input to its narrow type.
+fn narrowed(tensor: Tensor, info: &ValueInfo) -> Result<Tensor, Failure> {
+    Ok(convert::convert(tensor, info.data_type, 1.0, &format!("input {}", info.name))?)
 }
 
-fn find_inputs(arguments: &RunArguments, model: &Model) -> Result<Found, Failure> {
+/// Returns what `in_file` or `in_archive` makes of each input of `forebay run`.
+fn inputs<T>(
+    arguments: &RunArguments,
+    model: &Model,
+    in_file: impl Fn(&Path) -> Result<T, DataError>,
+    in_archive: impl Fn(&mut npz::Archive, &str) -> Result<T, DataError>,
+) -> Result<BTreeMap<String, T>, Failure> {
     let Some(path) = &arguments.inputs else {
         if let (true, [first, ..]) = (arguments.input.is_empty(), model.inputs().as_slice()) {
             let way_out = "pass each input with --input NAME=FILE.npy, or all with --inputs";
@@ -299,19 +288,19 @@ fn find_inputs(arguments: &RunArguments, model: &Model) -> Result<Found, Failure
         if let Some((name, _)) = arguments.input.iter().find(|(name, _)| !names.insert(name)) {
             return Err(Failure::Usage(format!("input {name} was given twice")));
         }
-        return Ok(Found::Files(arguments.input.clone()));
+        return arguments.input.iter().map(|(name, file)| Ok((name.clone(), in_file(file)?))).collect();
     };
     let names = model.inputs().into_iter().map(|info| info.name);
     // The model has values for these if they are not given.
     let others = model.inputs_with_defaults().into_iter().map(|info| info.name);
     if path.is_dir() {
         let names = names.chain(others.filter(|name| input_file(path, name).exists()));
-        return Ok(Found::Files(names.map(|name| (name.clone(), input_file(path, &name))).collect()));
+        return names.map(|name| Ok((name.clone(), in_file(&input_file(path, &name))?))).collect();
     }
-    let archive = npz::Archive::open(path)?;
+    let mut archive = npz::Archive::open(path)?;
     let given: BTreeSet<String> = archive.names().into_iter().collect();
-    let names = names.chain(others.filter(|name| given.contains(name))).collect();
-    Ok(Found::Archive(Box::new(archive), names))
+    let names = names.chain(others.filter(|name| given.contains(name)));
+    names.map(|name| Ok((name.clone(), in_archive(&mut archive, &name)?))).collect()
 }
 
 fn input_file(folder: &Path, name: &str) -> PathBuf {

@@ -1,5 +1,8 @@
 //! The flags of reports and traces.
 
+// Help texts are plain text.
+#![allow(rustdoc::bare_urls)]
+
 use std::path::PathBuf;
 
 use clap::Args;

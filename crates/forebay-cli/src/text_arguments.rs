@@ -1,5 +1,8 @@
 //! The flags for tokenizing text.
 
+// Help texts are plain text.
+#![allow(rustdoc::broken_intra_doc_links, rustdoc::invalid_html_tags)]
+
 use std::path::PathBuf;
 
 use clap::Args;

@@ -8,8 +8,8 @@ use clap::Parser;
 use forebay::{DeviceName, EngineOptions, SessionOptions};
 use forebay_conformance::{Outcome, Suite, out_of_scope, run};
 
-/// Run ONNX's own test cases through Forebay, and list those that fail, by cause. Cases with strings, ai.onnx.ml or sparse tensors are out
-/// of scope: they are counted, and run if possible.
+/// Run ONNX's own test cases through Forebay, and list those that fail, by cause. Cases with strings or sparse tensors are out of scope:
+/// they are counted, and run if possible.
 #[derive(Parser)]
 #[command(name = "cargo xtask conformance")]
 struct Arguments {

@@ -1,9 +1,7 @@
-//! The parts of ONNX that are out of scope: strings, `ai.onnx.ml` and sparse tensors.
+//! The parts of ONNX that are out of scope: strings and sparse tensors.
 
 use prost::Message;
 
-/// The domain of classical machine learning.
-const CLASSICAL: &str = "ai.onnx.ml";
 /// `TensorProto.STRING`.
 const STRING: i32 = 8;
 
@@ -12,15 +10,6 @@ const STRING: i32 = 8;
 struct Model {
     #[prost(message, optional, tag = "7")]
     graph: Option<Graph>,
-    #[prost(message, repeated, tag = "8")]
-    opsets: Vec<Opset>,
-}
-
-/// `OperatorSetIdProto`.
-#[derive(Clone, PartialEq, Message)]
-struct Opset {
-    #[prost(string, tag = "1")]
-    domain: String,
 }
 
 /// `GraphProto`.
@@ -66,11 +55,7 @@ struct Sequence {
 
 /// Returns what puts a model out of scope; `None` if nothing does, or if the model cannot be read.
 pub fn out_of_scope(model: &[u8]) -> Option<&'static str> {
-    let model = Model::decode(model).ok()?;
-    if model.opsets.iter().any(|opset| opset.domain == CLASSICAL) {
-        return Some(CLASSICAL);
-    }
-    let graph = model.graph?;
+    let graph = Model::decode(model).ok()?.graph?;
     graph.inputs.iter().chain(&graph.outputs).filter_map(|info| info.ty.as_ref()).find_map(of_type)
 }
 

@@ -189,7 +189,7 @@ pub(crate) fn compile(
     let is_new = known.is_none();
     let step = match known {
         Some(plan) => Step::Planned(plan, None),
-        None => step_within(&program, groups.as_deref(), machine, &costs, layout, machine.searches_on(), true)?,
+        None => step_within(&program, groups.as_deref(), machine, &costs, layout, Purpose::Run)?,
     };
     if let Some(alike) = machine.alike.as_ref().filter(|_| is_new) {
         alike.add(&program, &costs, step.plan());
@@ -278,7 +278,7 @@ impl Compiled {
             }
         }
         let costs = self.forecast.costs();
-        let new = match step_within(&self.program, self.groups.as_deref(), machine, costs, None, false, false) {
+        let new = match step_within(&self.program, self.groups.as_deref(), machine, costs, None, Purpose::Compare) {
             // The plan that is fastest with the measured durations may need more host memory.
             Err(error) if is_of_budgets(&error) => return Ok(None),
             new => new?,
@@ -436,8 +436,8 @@ impl Compiled {
     /// # Errors
     /// Fails if the budgets are too small; the plan is then unchanged.
     pub(crate) fn replan(&mut self, machine: &LimitedDevice) -> Result<(), Error> {
-        let (costs, brief) = (self.forecast.costs(), machine.searches_on());
-        self.set_step(step_within(&self.program, self.groups.as_deref(), machine, costs, None, brief, true)?);
+        let costs = self.forecast.costs();
+        self.set_step(step_within(&self.program, self.groups.as_deref(), machine, costs, None, Purpose::Run)?);
         self.search = None;
         Ok(())
     }
@@ -503,20 +503,29 @@ fn plan_options(
     }
 }
 
-/// Plans within the budgets, with a brief or a full search. A percentage of the peak requires the unlimited plan first. Without
-/// `names_least`, the error for a limit that cannot be met does not name the least that can, which takes as long to find as several plans.
+/// What a step is planned for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// To run. If a search goes on while it runs, it is planned with a brief one.
+    Run,
+    /// To be compared with the plan that runs. The error for a limit that cannot be met then does not name the least that can, which takes
+    /// as long to find as several plans.
+    Compare,
+}
+
+/// Plans within the budgets. A percentage of the peak requires the unlimited plan first.
 fn step_within(
     program: &Program,
     groups: Option<&[Vec<usize>]>,
     machine: &LimitedDevice,
     costs: &Costs,
     shared: Option<&SharedLayout>,
-    brief: bool,
-    names_least: bool,
+    purpose: Purpose,
 ) -> Result<Step, Error> {
+    let is_run = purpose == Purpose::Run;
     let (options, limits) = (&machine.options.memory, machine.device.limits());
     if machine.limits_process() {
-        match process_memory::plan(program, groups, machine, costs, shared, names_least) {
+        match process_memory::plan(program, groups, machine, costs, shared, is_run) {
             Err(Error::MemoryLimit { .. }) if machine.may_simulate() => machine.simulate(),
             plan => return Ok(Step::Planned(plan?, options.spill_dir.clone())),
         }
@@ -532,7 +541,7 @@ fn step_within(
     } else {
         0
     };
-    let plan_options = plan_options(machine, in_core_peak_bytes, shared, brief);
+    let plan_options = plan_options(machine, in_core_peak_bytes, shared, is_run && machine.searches_on());
     let host_bytes = options.host_memory.map(|size| size.resolve(in_core_peak_bytes));
     let reserved_bytes = machine.reserved_host_bytes();
     if let Some(strategy) = options.strategy()? {

@@ -17,6 +17,7 @@ use super::skeleton::{Data, LeftOut};
 use super::{Model, NestedPlace, altered, exporter, malformed, order, sharing, statistics, tensor};
 use crate::error::ModelError;
 use crate::graph::{Attribute, Dimension, FOREBAY, Graph, Node, Operation, Structure, Subgraph, ValueId};
+use crate::operators::classical::CLASSICAL;
 use crate::operators::microsoft::MICROSOFT;
 use crate::tensor::Contents;
 
@@ -272,7 +273,10 @@ impl<'a> Reader<'a> {
             if !declared_outputs.insert(id) {
                 return Err(malformed(format!("the output '{name}' is declared twice")));
             }
-            let (declared, structure) = (declared_type(output)?, declared_structure(output)?);
+            // What a ZipMap node makes of scores is declared as a sequence of maps; here, it is a tensor.
+            let is_tensor = self.graph.nodes.iter().any(|node| is_zip_map(node) && node.outputs.contains(&Some(id)));
+            let structure = if is_tensor { None } else { declared_structure(output)? };
+            let declared = declared_type(output)?;
             let value = self.graph.value_mut(id);
             value.declared = value.declared.take().or(declared);
             value.structure = value.structure.or(structure);
@@ -532,6 +536,11 @@ fn attribute_type(proto: &AttributeProto) -> AttributeType {
         (!proto.graphs.is_empty(), AttributeType::Graphs),
     ];
     held.into_iter().find(|(held, _)| *held).map_or(AttributeType::Undefined, |(_, ty)| ty)
+}
+
+/// Returns whether a node makes a sequence of maps from the scores of a classifier.
+fn is_zip_map(node: &Node) -> bool {
+    matches!(&node.operation, Operation::Onnx { domain, op_type, .. } if domain == CLASSICAL && op_type == "ZipMap")
 }
 
 /// Returns the declared structure of an input or output that is not a tensor.

@@ -469,3 +469,31 @@ fn no_bytes_and_other_bytes_are_malformed() {
         assert!(matches!(read(bytes, None), Err(ModelError::Malformed { .. })), "{bytes:?}");
     }
 }
+
+#[test]
+fn a_sequence_of_maps_is_a_tensor_if_zip_map_makes_it() {
+    let maps = || {
+        let map = TypeProto { value: Some(type_proto::Value::MapType(Default::default())), denotation: None };
+        let sequence = type_proto::Sequence { elem_type: Some(Box::new(map)) };
+        let ty = TypeProto { value: Some(type_proto::Value::SequenceType(sequence.into())), denotation: None };
+        ValueInfoProto { name: Some("y".to_string()), r#type: Some(ty), ..ValueInfoProto::default() }
+    };
+    let with_domain = |domain: &str| {
+        let zip_map = NodeProto { domain: Some(domain.to_string()), ..node("ZipMap", &["x"], &["y"]) };
+        let graph = GraphProto {
+            node: vec![zip_map],
+            input: vec![info("x", &[-1, 2])],
+            output: vec![maps()],
+            ..GraphProto::default()
+        };
+        let imports = [("ai.onnx.ml", 1), ("other", 1)];
+        let imports = imports
+            .map(|(domain, version)| OperatorSetIdProto { domain: Some(domain.to_string()), version: Some(version) });
+        read(&ModelProto { opset_import: imports.to_vec(), ..model(graph) }.encode_to_vec(), None)
+    };
+    let graph = with_domain("ai.onnx.ml").unwrap().graph;
+    let output = graph.value(graph.outputs[0]);
+    assert_eq!((output.structure.is_none(), output.declared.is_none()), (true, true));
+    let error = with_domain("other").unwrap_err().to_string();
+    assert!(error.contains("'y' is a sequence whose elements are not tensors"), "{error}");
+}

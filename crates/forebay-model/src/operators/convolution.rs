@@ -133,11 +133,15 @@ fn convolution(view: NodeView) -> Result<Decomposition, ModelError> {
 
 /// The result of `Conv` for a node's attributes and inputs 0 to 2.
 pub(super) fn correlated(c: &mut Composer) -> Result<Part, ModelError> {
-    let view = c.view;
     let (x, w) = (c.input(0)?, c.input(1)?);
-    let (kernel, ty) = correlation(&view, &x, &w)?;
-    check_bias(&view, ty.shape[1])?;
-    with_bias(c, kernel, ty)
+    convolved(c, &x, &w)
+}
+
+/// The result of `Conv` of two parts for a node's attributes and its input 2.
+pub(super) fn convolved(c: &mut Composer, x: &Part, w: &Part) -> Result<Part, ModelError> {
+    let (kernel, ty) = correlation(&c.view, x, w)?;
+    check_bias(&c.view, ty.shape[1])?;
+    with_bias(c, kernel, [x, w], ty)
 }
 
 /// The convolution of two parts that a node's attributes describe, and the type of its result.
@@ -159,14 +163,13 @@ pub(super) fn correlation(view: &NodeView, x: &Part, w: &Part) -> Result<(Kernel
     Ok((kernel, TensorType::new(x.ty.data_type, &shape)))
 }
 
-/// Applies a kernel to inputs 0, 1 and, if given, 2.
-fn with_bias(c: &mut Composer, kernel: Kernel, ty: TensorType) -> Result<Part, ModelError> {
-    let (x, w) = (c.input(0)?, c.input(1)?);
+/// Applies a kernel to two parts and, if given, input 2.
+fn with_bias(c: &mut Composer, kernel: Kernel, [x, w]: [&Part; 2], ty: TensorType) -> Result<Part, ModelError> {
     if c.view.has_input(2) {
         let bias = c.input(2)?;
-        return Ok(c.kernel(kernel, &[&x, &w, &bias], ty));
+        return Ok(c.kernel(kernel, &[x, w, &bias], ty));
     }
-    Ok(c.kernel(kernel, &[&x, &w], ty))
+    Ok(c.kernel(kernel, &[x, w], ty))
 }
 
 fn transposed_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
@@ -187,7 +190,7 @@ fn transposed_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     shape.extend(sizes);
     let convolution = Convolution { window, groups };
     let kernel = Kernel::ConvolutionDataGradient { convolution, activation: Activation::None };
-    let y = with_bias(&mut c, kernel, TensorType::new(x.ty.data_type, &shape))?;
+    let y = with_bias(&mut c, kernel, [&x, &w], TensorType::new(x.ty.data_type, &shape))?;
     c.finish(y)
 }
 

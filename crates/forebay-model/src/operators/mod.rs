@@ -8,6 +8,7 @@ mod arithmetic;
 pub(crate) mod attend;
 mod attention;
 mod causal;
+pub(crate) mod classical;
 mod columns;
 mod constant;
 mod conversion;
@@ -85,9 +86,11 @@ pub const FAMILIES: &[&[Operator]] = &[
     ngrams::ROWS,
     attention::ROWS,
     causal::ROWS,
+    classical::ROWS,
     einsum::ROWS,
     microsoft::ROWS,
     microsoft::attention::ROWS,
+    microsoft::diffusion::ROWS,
     microsoft::embedding::ROWS,
     microsoft::quantized::ROWS,
     microsoft::recurrent::ROWS,

@@ -117,7 +117,7 @@ pub(super) fn layer_normalized(
 }
 
 /// Rows of x normalized to mean 0 and variance 1, without scale and bias.
-fn standardized_rows(c: &mut Composer, x: &Part, row_count: u64, epsilon: f32) -> Result<Part, ModelError> {
+pub(super) fn standardized_rows(c: &mut Composer, x: &Part, row_count: u64, epsilon: f32) -> Result<Part, ModelError> {
     let count = product(&c.view, &x.ty.shape)?;
     if row_count == 0 || count == 0 || count % row_count != 0 {
         return Err(c.view.error(format!("cannot split {} into {row_count} groups", x.ty)));

@@ -1,5 +1,6 @@
 //! Every row: inference, folding, lowering and gradients of one small node each; then folding and refusals one by one.
 
+mod classical;
 mod corners;
 mod images;
 mod known;
@@ -14,6 +15,7 @@ mod rules;
 mod transformers;
 mod vision;
 
+use super::classical::CLASSICAL;
 use super::{FAMILIES, FOREBAY, NEWEST_OPSET, find, signatures};
 use crate::autodiff::gradients;
 use crate::error::ModelError;
@@ -147,6 +149,9 @@ fn full_name(row: &Operator) -> String {
 
 /// One or more nodes for a row of the table.
 fn samples(domain: &str, op_type: &str) -> Vec<Sample> {
+    if domain == CLASSICAL {
+        return classical::samples(op_type);
+    }
     if let Some(samples) = transformers::samples(domain, op_type) {
         return samples;
     }
@@ -625,6 +630,7 @@ fn every_gradient_has_the_type_of_its_input_and_lowers() {
         "GridSample" => i == 1 && attributes.contains(&text("mode", "nearest")),
         "Ceil" | "ConstantOfShape" | "EyeLike" | "Floor" | "Hardmax" | "Round" | "Sign" => true,
         "Bernoulli" | "RandomNormalLike" | "RandomUniformLike" | "Multinomial" => true,
+        "Binarizer" | "LabelEncoder" | "OneHotEncoder" | "TreeEnsemble" | "TreeEnsembleRegressor" => true,
         "CastLike" | "MaxRoiPool" => i == 1,
         _ => false,
     };

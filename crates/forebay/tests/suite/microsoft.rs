@@ -10,6 +10,9 @@ use forebay_testing::parts::skipped;
 /// Writes a model for each case into a folder, with random inputs and ONNX Runtime's outputs.
 const SCRIPT: &str = include_str!("microsoft/cases.py");
 
+/// Does the same for operators of `ai.onnx.ml`.
+const CLASSICAL: &str = include_str!("microsoft/classical.py");
+
 /// Does the same for small networks, each changed by ONNX Runtime's tools.
 const TOOLS: &str = include_str!("microsoft/tools.py");
 
@@ -63,6 +66,11 @@ fn compare_all(name: &str, script: &str, least: usize) {
 #[test]
 fn operators_of_microsoft_give_what_onnxruntime_gives() {
     compare_all("microsoft", SCRIPT, 60);
+}
+
+#[test]
+fn operators_of_classical_machine_learning_give_what_onnxruntime_gives() {
+    compare_all("classical", CLASSICAL, 50);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::super::decomposition::{Composer, Decomposition, Part, composed};
 use super::super::normalization::layer_normalized;
 use super::super::quantized::{centered, given_number, number};
 use super::super::selection::gathered;
-use super::super::shapes::require_few;
+use super::super::shapes::{require_few, size};
 use super::MICROSOFT;
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
@@ -26,7 +26,50 @@ pub const ROWS: &[Operator] = &[
             c.binary(BinaryOp::Multiply, &x, &scale)
         })
     }),
+    composed!(MICROSOFT, "RelativePositionBias", relative_positions),
 ];
+
+/// The scores that attention adds for the distances of keys from queries, \[1, heads, queries, keys]: rows of a table \[buckets, heads], where
+/// larger distances share a bucket.
+fn relative_positions(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let table = c.input(0)?;
+    let &[buckets, heads] = table.ty.shape.as_slice() else {
+        return Err(view.error(format!("expected a table [buckets, heads], found {}", table.ty)));
+    };
+    let length = |i: usize| size(&view, &format!("input {i}"), view.constant_integer(i)?);
+    let (queries, keys) = (length(1)?, length(2)?);
+    let is_bidirectional = view.int("is_bidirectional", 0)? != 0;
+    let farthest = size(&view, "attribute max_distance", view.int("max_distance", 0)?)?;
+    let one_sided = if is_bidirectional { buckets / 2 } else { buckets };
+    // The first half of the buckets is for a distance each.
+    let exact = one_sided / 2;
+    if exact == 0 || farthest <= exact {
+        return Err(view.error(format!("{buckets} buckets do not fit a max_distance of {farthest}")));
+    }
+    let count = require_few(&view, &[queries, keys])?;
+    let logarithm = |distance: u64| libm::logf(distance as f32 / exact as f32);
+    let bucket = |query: u64, key: u64| -> i64 {
+        let distance = if is_bidirectional { query.abs_diff(key) } else { query.saturating_sub(key) };
+        let near = match distance {
+            _ if distance < exact => distance,
+            _ => {
+                let beyond = logarithm(distance) / logarithm(farthest) * (one_sided - exact) as f32;
+                (exact + beyond as u64).min(one_sided - 1)
+            }
+        };
+        (near + if is_bidirectional && key > query { one_sided } else { 0 }) as i64
+    };
+    let mut places = Vec::with_capacity(count);
+    for query in 0..queries {
+        places.extend((0..keys).map(|key| bucket(query, key)));
+    }
+    let places = c.constant(Tensor::from_i64(&[queries, keys], &places));
+    let y = gathered(&mut c, &table, &places, 0)?;
+    let y = c.transpose(&y, &[2, 0, 1])?;
+    let y = c.reshape(&y, &[1, heads, queries, keys])?;
+    c.finish(y)
+}
 
 /// Returns one of the inputs from 2 on as real numbers.
 type Real<'a> = &'a dyn Fn(&mut Composer, usize) -> Result<Part, ModelError>;

@@ -1,6 +1,7 @@
 //! Operators of the domain `com.microsoft`, which ONNX Runtime's optimizers write.
 
 pub mod attention;
+pub mod diffusion;
 pub mod embedding;
 pub mod quantized;
 pub mod recurrent;

@@ -3,7 +3,7 @@
 use forebay_base::DataType::{Bool, Int8, Int32, Int64, UInt8};
 use forebay_base::Tensor;
 
-use super::{Input, NEWEST_OPSET, Sample, fed, int, list, text};
+use super::{Input, NEWEST_OPSET, Sample, fed, int, list, number, text};
 use crate::graph::Attribute;
 
 /// Samples of a row; none where it is of another family.
@@ -131,7 +131,21 @@ fn of_microsoft(op_type: &str) -> Option<Vec<Sample>> {
         Input::Constant(Tensor::new(UInt8, shape, (0..count).map(|i| (i * 37) as u8).collect::<Vec<u8>>()).unwrap())
     };
     Some(match op_type {
-        "BiasGelu" => vec![(1, vec![sequence(), vector()], vec![], 1)],
+        "BiasGelu" | "BiasSplitGelu" => vec![(1, vec![sequence(), vector()], vec![], 1)],
+        "BiasAdd" => vec![(1, vec![sequence(), vector(), sequence()], vec![], 1)],
+        "GroupNorm" | "SkipGroupNorm" => {
+            let more = if op_type == "SkipGroupNorm" { vec![fed(&[2, 8]), vector()] } else { vec![] };
+            let outputs = if op_type == "SkipGroupNorm" { 2 } else { 1 };
+            let inputs = with(vec![fed(&[2, 3, 4, 8]), vector(), vector()], more);
+            vec![(1, inputs, vec![int("groups", 4), int("activation", 1)], outputs)]
+        }
+        "NhwcConv" => {
+            vec![(1, vec![fed(&[2, 6, 5, 4]), fed(&[8, 3, 3, 2]), vector()], vec![int("group", 2)], 1)]
+        }
+        "RelativePositionBias" => {
+            let attributes = vec![int("max_distance", 16), int("is_bidirectional", 1)];
+            vec![(1, vec![fed(&[8, 2]), number(3), number(5)], attributes, 1)]
+        }
         "FastGelu" => vec![(1, vec![sequence()], vec![], 1), (1, vec![sequence(), vector()], vec![], 1)],
         "FusedConv" => {
             let attributes = vec![text("activation", "LeakyRelu"), ("activation_params", Attribute::Floats(vec![0.1]))];

@@ -1,5 +1,6 @@
 """Models of one operator of com.microsoft each, with random inputs and what ONNX Runtime makes of them."""
 
+import math
 import os
 import sys
 
@@ -25,8 +26,17 @@ class Constant:
         self.array = array
 
 
-def case(name, operator, inputs, outputs=("y",), domain="com.microsoft", kinds=(), version=17, **attributes):
-    """Inputs are arrays, constants, or None; outputs are names, or empty ones, and of the `kinds`, or of float32."""
+def computed(model, outputs, fed):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(outputs, fed)
+
+
+def case(name, operator, inputs, outputs=("y",), domain="com.microsoft", kinds=(), version=17, expected=None, **attributes):
+    """Inputs are arrays, constants, or None; outputs are names, or empty ones, and of the `kinds`, or of float32. What they should be is
+    `expected` for operators that ONNX Runtime does not have on CPUs."""
     fed, initializers, names = {}, [], []
     for i, value in enumerate(inputs):
         names.append("" if value is None else f"x{i}")
@@ -43,12 +53,7 @@ def case(name, operator, inputs, outputs=("y",), domain="com.microsoft", kinds=(
     graph = helper.make_graph([node], name, infos, results, initializers)
     opsets = [helper.make_opsetid("", version), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    data = model.SerializeToString()
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    found = session.run([name for name in outputs if name], fed)
+    found = expected or computed(model, [name for name in outputs if name], fed)
     # The shapes of outputs as they are.
     for info, array in zip(graph.output, found):
         info.CopyFrom(helper.make_tensor_value_info(info.name, kind_of[info.name], array.shape))
@@ -282,3 +287,55 @@ past = [values(2, 2, 4, 16), values(2, 2, 4, 16)]
 last, total = Constant(np.array([4, 4], np.int32)), Constant(np.array(5, np.int32))
 case("gqa_scores", "GroupQueryAttention", [*new, *past, last, total, *tables], scores, do_rotary=1, softcap=2.0, qk_output=1, **groups)
 case("gqa_probabilities", "GroupQueryAttention", [*new, *past, last, total], scores, local_window_size=2, qk_output=2, **groups)
+
+
+# The scores of distances, as in T5.
+def buckets(queries, keys, both, count, farthest):
+    distance = np.arange(queries)[:, None] - np.arange(keys)
+    first = (distance < 0) * (count // 2) if both else 0
+    count = count // 2 if both else count
+    distance = np.abs(distance) if both else np.maximum(distance, 0)
+    far = np.log(np.maximum(distance, 1).astype(np.float32) / (count // 2)) / np.log(farthest / (count // 2)) * (count - count // 2)
+    return first + np.where(distance < count // 2, distance, np.minimum(count // 2 + far.astype(np.int64), count - 1))
+
+
+table = values(8, 3)
+for name, both, lengths in (("bias_both", 1, (5, 5)), ("bias_far", 1, (3, 40)), ("bias_causal", 0, (40, 40))):
+    expected = [table[buckets(*lengths, both, 8, 20)].transpose(2, 0, 1)[None].copy()]
+    case(name, "RelativePositionBias", [table, *(Constant(np.array([n], np.int64)) for n in lengths)], expected=expected, max_distance=20, is_bidirectional=both)
+
+
+# Layers of diffusion models, with channels last.
+def grouped(x, gamma, beta, groups, silu):
+    parts = x.reshape(*x.shape[:-1], groups, -1).astype(np.float64)
+    over = tuple(range(1, x.ndim - 1)) + (x.ndim,)
+    parts = (parts - parts.mean(over, keepdims=True)) / np.sqrt(parts.var(over, keepdims=True) + 1e-5)
+    y = parts.reshape(x.shape) * gamma + beta
+    return (y / (1 + np.exp(-y)) if silu else y).astype(np.float32)
+
+
+x, gamma, beta, skip, bias = values(2, 4, 5, 12), values(12), values(12), values(2, 4, 5, 12), values(12)
+for silu in (0, 1):
+    case(f"group_norm_{silu}", "GroupNorm", [x, gamma, beta], expected=[grouped(x, gamma, beta, 4, silu)], groups=4, activation=silu)
+    first = np.moveaxis(x, -1, 1).copy()
+    expected = [np.moveaxis(grouped(x, gamma, beta, 4, silu), -1, 1).copy()]
+    case(f"group_norm_first_{silu}", "GroupNorm", [first, gamma, beta], expected=expected, groups=4, activation=silu, channels_last=0)
+total = x + skip + bias
+case("skip_group_norm", "SkipGroupNorm", [x, gamma, beta, skip, bias], ("y", "s"), expected=[grouped(total, gamma, beta, 3, 1), total], groups=3, activation=1)
+for name, few in (("rows", skip[:, 0, 0]), ("places", skip[:, :1, :1])):
+    total = x + skip[:, :1, :1]
+    expected = [grouped(total, gamma, beta, 3, 0), total]
+    case(f"skip_group_norm_{name}", "SkipGroupNorm", [x, gamma, beta, few], ("y", "s"), expected=expected, groups=3, activation=0)
+case("bias_add", "BiasAdd", [x, bias, skip], expected=[x + bias + skip])
+halves = np.split(x + bias, 2, -1)
+erf = np.vectorize(math.erf)
+gelu = 0.5 * halves[1] * (1 + erf(halves[1] / np.sqrt(2)))
+case("bias_split_gelu", "BiasSplitGelu", [x, bias], expected=[(halves[0] * gelu).astype(np.float32)])
+weights, window = values(6, 3, 3, 4), {"pads": [1, 0, 1, 2], "strides": [1, 2], "group": 3}
+plain = helper.make_graph(
+    [helper.make_node("Conv", ["x", "w", "b"], ["y"], **window)], "plain",
+    [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "xwb"], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+plain = helper.make_model(plain, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+first, bias = [np.moveaxis(array, -1, 1).copy() for array in (x, weights)], values(6)
+expected = [np.moveaxis(computed(plain, ["y"], {"x": first[0], "w": first[1], "b": bias})[0], 1, -1).copy()]
+case("nhwc_conv", "NhwcConv", [x, weights, bias], expected=expected, **window)

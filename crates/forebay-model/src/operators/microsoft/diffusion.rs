@@ -1,0 +1,155 @@
+//! Layers of diffusion models, as ONNX Runtime's optimizer fuses them, with channels last.
+
+use forebay_base::DataType;
+use forebay_base::kernel::{BinaryOp, UnaryOp};
+
+use super::super::convolution::convolved;
+use super::super::decomposition::{Composer, Decomposition, Part, composed};
+use super::super::normalization::standardized_rows;
+use super::super::shapes::{product, size};
+use super::{MICROSOFT, biased, plus};
+use crate::error::ModelError;
+use crate::operator::{NodeView, Operator};
+
+/// The rows of this family.
+pub const ROWS: &[Operator] = &[
+    composed!(MICROSOFT, "BiasAdd", added),
+    composed!(MICROSOFT, "BiasSplitGelu", gated),
+    composed!(MICROSOFT, "GroupNorm", normalized),
+    composed!(MICROSOFT, "NhwcConv", convolution),
+    composed!(MICROSOFT, "SkipGroupNorm", sum_normalized),
+];
+
+/// x + bias + skip.
+fn added(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = biased(&mut c, 1)?;
+    let y = plus(&mut c, &x, 2)?;
+    c.finish(y)
+}
+
+/// The first half of x + bias, times the GELU of the second half.
+fn gated(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = biased(&mut c, 1)?;
+    let axis = view.axis(-1, x.ty.shape.len())?;
+    let columns = x.ty.shape[axis];
+    if columns % 2 != 0 {
+        return Err(view.error(format!("{} does not have two halves", x.ty)));
+    }
+    let (left, right) = (c.slice(&x, axis, 0, columns / 2)?, c.slice(&x, axis, columns / 2, columns / 2)?);
+    let gate = c.unary(UnaryOp::Gelu, &right)?;
+    let y = c.binary(BinaryOp::Multiply, &left, &gate)?;
+    c.finish(y)
+}
+
+/// Channels moved from the end to axis 1.
+fn channels_first(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
+    let rank = x.ty.shape.len();
+    if rank < 3 {
+        return Err(c.view.error(format!("expected a batch, sizes and channels, found {}", x.ty)));
+    }
+    let order: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+    c.transpose(x, &order)
+}
+
+/// Channels moved from axis 1 to the end.
+fn channels_last(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
+    let order: Vec<usize> = [0].into_iter().chain(2..x.ty.shape.len()).chain([1]).collect();
+    c.transpose(x, &order)
+}
+
+/// A convolution whose weights, \[filters, sizes .., channels], have their channels last, too.
+fn convolution(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let (x, w) = (c.input(0)?, c.input(1)?);
+    let (x, w) = (channels_first(&mut c, &x)?, channels_first(&mut c, &w)?);
+    let y = convolved(&mut c, &x, &w)?;
+    let y = channels_last(&mut c, &y)?;
+    c.finish(y)
+}
+
+fn normalized(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let y = grouped(&mut c, &x)?;
+    c.finish(y)
+}
+
+/// The normalization of x + skip + bias, and that sum. The skip may have one value for each channel.
+fn sum_normalized(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let (x, mut skip) = (c.input(0)?, c.input(3)?);
+    if let &[batch, channels] = skip.ty.shape.as_slice() {
+        let rank = x.ty.shape.len();
+        let mut shape = vec![1; rank];
+        shape[0] = batch;
+        shape[if is_channels_last(&view)? { rank - 1 } else { 1 }] = channels;
+        skip = c.reshape(&skip, &shape)?;
+    }
+    let mut sum = c.binary(BinaryOp::Add, &x, &skip)?;
+    if view.has_input(4) {
+        let bias = c.input(4)?;
+        let bias = of_channels(&mut c, &bias, &sum, is_channels_last(&view)?)?;
+        sum = c.binary(BinaryOp::Add, &sum, &bias)?;
+    }
+    if sum.ty != x.ty {
+        return Err(view.error(format!("input 3 ({}) does not broadcast to {}", view.input_type(3)?, x.ty)));
+    }
+    let y = grouped(&mut c, &sum)?;
+    c.finish_all(vec![y, sum])
+}
+
+fn is_channels_last(view: &NodeView) -> Result<bool, ModelError> {
+    Ok(view.int("channels_last", 1)? != 0)
+}
+
+/// A vector with an element for each channel of x, to be broadcast to x.
+fn of_channels(c: &mut Composer, vector: &Part, x: &Part, is_last: bool) -> Result<Part, ModelError> {
+    let rank = x.ty.shape.len();
+    let axis = if is_last { rank.saturating_sub(1) } else { 1 };
+    match x.ty.shape.get(axis) {
+        Some(&channels) if vector.ty.shape == [channels] => {
+            let mut shape = vec![1; rank];
+            shape[axis] = channels;
+            c.reshape(vector, &shape)
+        }
+        _ => Err(c.view.error(format!("{} does not have an element for each channel of {}", vector.ty, x.ty))),
+    }
+}
+
+/// Groups of channels of x normalized, with inputs 1 and 2 as scale and bias, and the activation that an attribute names. Computed in
+/// float32 at least.
+fn grouped(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
+    let view = c.view;
+    let groups = size(&view, "attribute groups", view.int("groups", 0)?)?;
+    let is_last = is_channels_last(&view)?;
+    let is_double = x.ty.data_type == DataType::Float64;
+    let wide_type = if is_double { DataType::Float64 } else { DataType::Float32 };
+    let wide = c.cast(x, wide_type);
+    let wide = if is_last { channels_first(c, &wide)? } else { wide };
+    let (Some(&batch), Some(&channels)) = (wide.ty.shape.first(), wide.ty.shape.get(1)) else {
+        return Err(view.error(format!("{} has no channels", x.ty)));
+    };
+    if groups == 0 || channels % groups != 0 {
+        return Err(view.error(format!("cannot split {channels} channels into {groups} groups")));
+    }
+    let mut y = wide.clone();
+    if !wide.ty.shape.contains(&0) {
+        let rows = standardized_rows(c, &wide, product(&view, &[batch, groups])?, view.float("epsilon", 1e-5)?)?;
+        y = c.reshape(&rows, &wide.ty.shape)?;
+        for (input, op) in [(1, BinaryOp::Multiply), (2, BinaryOp::Add)] {
+            let vector = c.input(input)?;
+            let vector = c.cast(&vector, wide_type);
+            let vector = of_channels(c, &vector, &y, false)?;
+            y = c.binary(op, &y, &vector)?;
+        }
+    }
+    y = match view.int("activation", 0)? {
+        0 => y,
+        1 => c.unary(UnaryOp::Silu, &y)?,
+        other => return Err(view.error(format!("attribute activation must be 0 or 1, not {other}"))),
+    };
+    let y = if is_last { channels_last(c, &y)? } else { y };
+    Ok(c.cast(&y, x.ty.data_type))
+}
