@@ -48,6 +48,7 @@ mod view;
 
 use forebay_base::{Kernel, TensorDesc};
 
+use super::copying;
 use crate::device::DeviceError;
 pub(crate) use exchange::Exchanged;
 pub(crate) use parallel::alone;
@@ -126,7 +127,7 @@ pub(crate) unsafe fn run(
         }
     };
     // Tasks complete their own stores; this completes those outside of tasks.
-    cache::finish_stores();
+    copying::finish();
     outcome
 }
 

@@ -9,8 +9,8 @@ use std::ops::Range;
 use forebay_base::SumTree;
 use forebay_base::tensor::DIMENSIONS_MAX;
 
-use super::super::{helper_tasks, pool};
-use super::{View, cache};
+use super::super::{copying, helper_tasks, pool};
+use super::View;
 
 /// Elements in a chunk of elementwise work: large enough to hide the cost of a task, small enough to stay in a core's cache.
 pub(super) const CHUNK: usize = 16 * 1024;
@@ -166,7 +166,7 @@ pub(super) fn threads() -> usize {
 fn run_tasks(count: usize, work: &(dyn Fn(usize) + Sync)) {
     let run = |task| {
         work(task);
-        cache::finish_stores();
+        copying::finish();
     };
     if ALONE.get() {
         return (0..count).for_each(run);

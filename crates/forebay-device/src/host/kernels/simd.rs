@@ -72,7 +72,7 @@ pub(super) trait Vector: Copy {
     /// # Safety
     /// The numbers must be writable.
     unsafe fn store(self, address: *mut f32);
-    /// Writes adjacent numbers, past the caches if a vector fills a line: before others read them, `cache::finish_stores` must be called.
+    /// Writes adjacent numbers, past the caches if a vector fills a line: before others read them, `copying::finish` must be called.
     ///
     /// # Safety
     /// As [`Vector::store`], and the address must be a multiple of the vector's size.

@@ -10,6 +10,7 @@ use std::mem::MaybeUninit;
 
 use forebay_base::DataType;
 
+use super::super::copying;
 use super::View;
 use super::buffer::{BLOCK, Buffer, Source, Target};
 use super::cache;
@@ -189,7 +190,7 @@ impl<T: Element> Target<T> for Stored<T> {
             let values: &mut [T] = std::slice::from_raw_parts_mut(room.as_mut_ptr().cast(), length);
             fill(values);
             if self.bypasses_caches {
-                return cache::copy_past(values.as_ptr().cast(), to.address, size_of_val(values));
+                return copying::stream::<0>(values.as_ptr().cast(), to.address, size_of_val(values));
             }
             let wide: &[f32] = std::slice::from_raw_parts(values.as_ptr().cast(), length);
             round(self.format, wide, to.address.cast());
@@ -230,7 +231,7 @@ impl Stored<f32> {
             let to = self.at(start as isize);
             match to.own() {
                 Some(to) if self.bypasses_caches => {
-                    cache::copy_past(values.as_ptr().cast(), to.cast(), size_of_val(values));
+                    copying::stream::<0>(values.as_ptr().cast(), to.cast(), size_of_val(values));
                 }
                 Some(to) => std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len()),
                 None => round(to.format, values, to.address.cast()),
