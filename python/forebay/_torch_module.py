@@ -85,7 +85,8 @@ class CompiledModule(nn.Module):
         key = (constants(self.module), _autocast(), tuple((value.dtype, value.requires_grad) for value in inputs), call.key, parts)
         passes = self._passes.get(key)
         if passes is None or passes.is_stale(self.module):
-            # Whoever keeps tensors in another way, as checkpoints do, is not to see those of the export. These also count their changes.
+            # Hooks on saved tensors, such as those of checkpoints, are not to see those of the export. Changes of tensors are only counted outside of
+            # inference mode.
             with torch.inference_mode(False), torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged):
                 passes = _Passes(self.module, call, inputs, self._engine)
         # The plans used last come last, and the first ones go. A call keeps its plans for its backward pass.

@@ -287,7 +287,7 @@ class Trainer(_Trainer):
         if behind and counts_steps(self.optimizer):
             raise InvalidArgument(
                 f"the optimizer has made {steps} steps with some parameters, but {done[behind[0]]} with '{behind[0]}'; a trainer has one "
-                "number of steps. Create the optimizer anew when more parameters begin to train"
+                "number of steps. Create a new optimizer when more parameters begin to train"
             )
         if isinstance(self.optimizer, SGD) and (steps > 0 or not counts_steps(self.optimizer)):
             # It only knows whether it has made any. Random numbers depend on their number.

@@ -71,6 +71,13 @@ def torch_step(module: Any, optimizer: Any, number: int) -> None:
     optimizer.step()
 
 
+def steps_of_both(trainer: Any, theirs: nn.Module, optimizer: Any, numbers: range) -> None:
+    """Makes steps in Forebay, and the same steps in PyTorch."""
+    for number in numbers:
+        trainer.step(*BATCHES[number])
+        torch_step(theirs, optimizer, number)
+
+
 def close(ours: Any, theirs: Any) -> None:
     for (name, one), other in zip(ours.state_dict().items(), theirs.state_dict().values()):
         assert torch.allclose(one, other, rtol=1e-4, atol=1e-5), (name, one, other)
@@ -92,9 +99,7 @@ def test_pytorch_and_forebay_take_turns(kind: str) -> None:
 
 def test_a_checkpoint_of_module_and_optimizer_is_loaded_between_steps() -> None:
     module, theirs, optimizer, their_optimizer, trainer = made()
-    for number in range(2):
-        trainer.step(*BATCHES[number])
-        torch_step(theirs, their_optimizer, number)
+    steps_of_both(trainer, theirs, their_optimizer, range(2))
     trainer.write_back()
     saved = copy.deepcopy((module.state_dict(), optimizer.state_dict()))
     for number in range(4, 7):
@@ -102,9 +107,7 @@ def test_a_checkpoint_of_module_and_optimizer_is_loaded_between_steps() -> None:
     # These steps are not written back.
     module.load_state_dict(saved[0])
     optimizer.load_state_dict(saved[1])
-    for number in range(2, 4):
-        trainer.step(*BATCHES[number])
-        torch_step(theirs, their_optimizer, number)
+    steps_of_both(trainer, theirs, their_optimizer, range(2, 4))
     trainer.write_back()
     close(module, theirs)
     assert {float(state["step"]) for state in optimizer.state.values()} == {4.0}
@@ -114,16 +117,12 @@ def test_a_checkpoint_of_module_and_optimizer_is_loaded_between_steps() -> None:
 def test_the_state_of_the_optimizer_is_replaced_between_steps(kind: str) -> None:
     module, theirs, optimizer, their_optimizer, trainer = made(kind)
     first = copy.deepcopy(optimizer.state_dict())
-    for number in range(2):
-        trainer.step(*BATCHES[number])
-        torch_step(theirs, their_optimizer, number)
+    steps_of_both(trainer, theirs, their_optimizer, range(2))
     trainer.write_back()
     # The module stays as it is.
     for each in (optimizer, their_optimizer):
         each.load_state_dict(copy.deepcopy(first))
-    for number in range(2, 5):
-        trainer.step(*BATCHES[number])
-        torch_step(theirs, their_optimizer, number)
+    steps_of_both(trainer, theirs, their_optimizer, range(2, 5))
     trainer.write_back()
     close(module, theirs)
 

@@ -120,7 +120,7 @@ mod code {
     /// Visits the segments of one object if it contains this code, and ends the walk there.
     unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _: usize, visit: *mut c_void) -> c_int {
         // SAFETY: the system passes an object and its table of segments, which outlive this call, and the argument of `for_each_segment`,
-        // which nobody else uses meanwhile.
+        // which nobody else uses while the walk goes on.
         let (base, segments, visit) = unsafe {
             let info = &*info;
             let segments = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));

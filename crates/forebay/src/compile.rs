@@ -189,7 +189,7 @@ pub(crate) fn compile(
     let is_new = known.is_none();
     let step = match known {
         Some(plan) => Step::Planned(plan, None),
-        None => step_within(&program, groups.as_deref(), machine, &costs, layout, Purpose::Run)?,
+        None => step_within(&program, groups.as_deref(), machine, &costs, layout, PlannedFor::Running)?,
     };
     if let Some(alike) = machine.alike.as_ref().filter(|_| is_new) {
         alike.add(&program, &costs, step.plan());
@@ -278,7 +278,8 @@ impl Compiled {
             }
         }
         let costs = self.forecast.costs();
-        let new = match step_within(&self.program, self.groups.as_deref(), machine, costs, None, Purpose::Compare) {
+        let new = match step_within(&self.program, self.groups.as_deref(), machine, costs, None, PlannedFor::Comparing)
+        {
             // The plan that is fastest with the measured durations may need more host memory.
             Err(error) if is_of_budgets(&error) => return Ok(None),
             new => new?,
@@ -437,7 +438,7 @@ impl Compiled {
     /// Fails if the budgets are too small; the plan is then unchanged.
     pub(crate) fn replan(&mut self, machine: &LimitedDevice) -> Result<(), Error> {
         let costs = self.forecast.costs();
-        self.set_step(step_within(&self.program, self.groups.as_deref(), machine, costs, None, Purpose::Run)?);
+        self.set_step(step_within(&self.program, self.groups.as_deref(), machine, costs, None, PlannedFor::Running)?);
         self.search = None;
         Ok(())
     }
@@ -505,12 +506,12 @@ fn plan_options(
 
 /// What a step is planned for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Purpose {
+enum PlannedFor {
     /// To run. If a search goes on while it runs, it is planned with a brief one.
-    Run,
+    Running,
     /// To be compared with the plan that runs. The error for a limit that cannot be met then does not name the least that can, which takes
     /// as long to find as several plans.
-    Compare,
+    Comparing,
 }
 
 /// Plans within the budgets. A percentage of the peak requires the unlimited plan first.
@@ -520,12 +521,12 @@ fn step_within(
     machine: &LimitedDevice,
     costs: &Costs,
     shared: Option<&SharedLayout>,
-    purpose: Purpose,
+    planned_for: PlannedFor,
 ) -> Result<Step, Error> {
-    let is_run = purpose == Purpose::Run;
+    let runs = planned_for == PlannedFor::Running;
     let (options, limits) = (&machine.options.memory, machine.device.limits());
     if machine.limits_process() {
-        match process_memory::plan(program, groups, machine, costs, shared, is_run) {
+        match process_memory::plan(program, groups, machine, costs, shared, runs) {
             Err(Error::MemoryLimit { .. }) if machine.may_simulate() => machine.simulate(),
             plan => return Ok(Step::Planned(plan?, options.spill_dir.clone())),
         }
@@ -541,7 +542,7 @@ fn step_within(
     } else {
         0
     };
-    let plan_options = plan_options(machine, in_core_peak_bytes, shared, is_run && machine.searches_on());
+    let plan_options = plan_options(machine, in_core_peak_bytes, shared, runs && machine.searches_on());
     let host_bytes = options.host_memory.map(|size| size.resolve(in_core_peak_bytes));
     let reserved_bytes = machine.reserved_host_bytes();
     if let Some(strategy) = options.strategy()? {

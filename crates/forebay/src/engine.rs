@@ -227,8 +227,8 @@ impl Engine {
         Ok(replan)
     }
 
-    /// Removes what is on the device before another plan is made within a limit on the process. Planning can then use that memory, and
-    /// what else the process takes by now can be measured.
+    /// Removes what is on the device, within a limit on the process, before another plan is made or data is read for one. That can then use
+    /// the memory, and what else the process takes by now can be measured.
     ///
     /// # Errors
     /// Same as [`Engine::retire`].

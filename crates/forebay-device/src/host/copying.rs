@@ -90,6 +90,7 @@ mod tests {
             assert!(copied[..target].iter().chain(&copied[target + bytes..]).all(|&byte| byte == 255), "{bytes}");
         }
     }
+
     #[test]
     fn streams_begin_and_end_anywhere() {
         let source: Vec<u8> = (0..400).map(|byte| (byte % 251) as u8 + 1).collect();

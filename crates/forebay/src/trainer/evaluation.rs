@@ -33,10 +33,10 @@ impl Trainer {
     /// # }
     /// ```
     pub fn prepare_to_evaluate(&mut self) -> Result<(), Error> {
-        match self.engine.active_purpose() {
-            Some(Purpose::Inference) => Ok(()),
-            _ => self.engine.make_room_to_plan(),
+        if self.engine.active_purpose() == Some(Purpose::Inference) {
+            return Ok(());
         }
+        self.engine.make_room_to_plan()
     }
 
     /// Runs the model on one batch in evaluation mode, with the current parameters, which do not change.
@@ -75,8 +75,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// Makes a plan for evaluation. If the optimizer's state is in host memory meanwhile, the plan takes no more than the rest of the
-    /// budget: always within a limit on the process, and within a host budget if possible.
+    /// Makes a plan for evaluation. If the optimizer's state is in host memory while it runs, the plan takes no more than the rest of
+    /// the budget: always within a limit on the process, and within a host budget if possible.
     pub(super) fn evaluation_plan(&self, sizes: &Sizes) -> Result<LossPlan, Error> {
         let sharded: BTreeSet<String> = self.shards.names().cloned().collect();
         let plan = |machine: &LimitedDevice| LossPlan::evaluation(&self.model, &self.options, sizes, machine, &sharded);

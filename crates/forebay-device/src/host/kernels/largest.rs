@@ -67,7 +67,7 @@ struct Search<'a> {
 
 impl Planes {
     /// Whether rows are short enough for lines, and windows small enough to be seen in full.
-    pub fn are_seen(&self) -> bool {
+    pub fn are_supported(&self) -> bool {
         let is_small = |d: usize| self.kernel[d] <= WINDOW_MAX && self.dilations[d] <= PADDED_MAX;
         let has_lines = || self.padded(1).is_some_and(|pitch| pitch <= PADDED_MAX) && self.padded(0).is_some();
         is_small(0) && is_small(1) && has_lines() && self.count() <= ELEMENTS_MAX

@@ -273,7 +273,7 @@ impl Sliding {
             pads: two(self.pads),
             has_depth: self.kernel[0] > 1 || self.pads[0] > 0,
         };
-        planes.are_seen().then_some(planes)
+        planes.are_supported().then_some(planes)
     }
 
     /// The first element of a row of the output in its channel.

@@ -81,10 +81,9 @@ fn sum_normalized(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (x, mut skip) = (c.input(0)?, c.input(3)?);
     if let &[batch, channels] = skip.ty.shape.as_slice() {
-        let rank = x.ty.shape.len();
-        let mut shape = vec![1; rank];
-        shape[0] = batch;
-        shape[if is_channels_last(&view)? { rank - 1 } else { 1 }] = channels;
+        let axis = channel_axis(&c, &x, is_channels_last(&view)?)?;
+        let mut shape = vec![1; x.ty.shape.len()];
+        (shape[0], shape[axis]) = (batch, channels);
         skip = c.reshape(&skip, &shape)?;
     }
     let mut sum = c.binary(BinaryOp::Add, &x, &skip)?;
@@ -104,13 +103,21 @@ fn is_channels_last(view: &NodeView) -> Result<bool, ModelError> {
     Ok(view.int("channels_last", 1)? != 0)
 }
 
+/// The axis of the channels of x.
+fn channel_axis(c: &Composer, x: &Part, is_last: bool) -> Result<usize, ModelError> {
+    match x.ty.shape.len() {
+        0 | 1 => Err(c.view.error(format!("expected a batch and channels, found {}", x.ty))),
+        rank if is_last => Ok(rank - 1),
+        _ => Ok(1),
+    }
+}
+
 /// A vector with an element for each channel of x, to be broadcast to x.
 fn of_channels(c: &mut Composer, vector: &Part, x: &Part, is_last: bool) -> Result<Part, ModelError> {
-    let rank = x.ty.shape.len();
-    let axis = if is_last { rank.saturating_sub(1) } else { 1 };
+    let axis = channel_axis(c, x, is_last)?;
     match x.ty.shape.get(axis) {
         Some(&channels) if vector.ty.shape == [channels] => {
-            let mut shape = vec![1; rank];
+            let mut shape = vec![1; x.ty.shape.len()];
             shape[axis] = channels;
             c.reshape(vector, &shape)
         }

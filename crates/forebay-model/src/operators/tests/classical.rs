@@ -5,6 +5,7 @@ use crate::graph::Attribute;
 use crate::infer::infer_node;
 use forebay_base::DataType::{Float64, Int32, UInt8};
 use forebay_base::Tensor;
+use forebay_testing::Random;
 
 type Attributes = Vec<(&'static str, Attribute)>;
 
@@ -159,16 +160,6 @@ fn refusal(op_type: &str, inputs: Vec<Input>, attributes: &Attributes) -> String
     super::refused(op_type, inputs, attributes)
 }
 
-/// Random numbers below a limit.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) as usize % limit
-    }
-}
-
 const MODES: [&str; 6] = ["BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ"];
 
 fn passes(mode: usize, x: f32, split: f32, takes_nan: bool) -> bool {
@@ -186,18 +177,18 @@ fn passes(mode: usize, x: f32, split: f32, takes_nan: bool) -> bool {
 #[test]
 fn trees_decide_as_their_branches_say() {
     let grid = [-1.0, -0.0, 0.0, 0.5, 1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     for round in 0..40 {
         // Each tree has 7 branches, then 8 leaves; the trees of a round use all modes or only one.
-        let trees = 1 + random.below(4);
-        let only = (round % 3 != 0).then(|| random.below(MODES.len()));
+        let trees = 1 + random.index(4);
+        let only = (round % 3 != 0).then(|| random.index(MODES.len()));
         let (mut modes, mut features, mut splits, mut missing) = (vec![], vec![], vec![], vec![]);
         for _ in 0..trees {
             for node in 0..15 {
-                modes.push(if node < 7 { only.unwrap_or_else(|| random.below(MODES.len())) } else { MODES.len() });
-                features.push(random.below(3));
-                splits.push(grid[random.below(if node < 7 { 7 } else { 1 })]);
-                missing.push(random.below(2) == 1);
+                modes.push(if node < 7 { only.unwrap_or_else(|| random.index(MODES.len())) } else { MODES.len() });
+                features.push(random.index(3));
+                splits.push(grid[random.index(if node < 7 { 7 } else { 1 })]);
+                missing.push(random.index(2) == 1);
             }
         }
         let nodes: Vec<i64> = (0..trees as i64 * 15).collect();
@@ -221,7 +212,7 @@ fn trees_decide_as_their_branches_say() {
             list("target_ids", &vec![0; leaves.len()]),
             reals("target_weights", &weights),
         ];
-        let x: Vec<f32> = (0..60).map(|_| grid[random.below(grid.len())]).collect();
+        let x: Vec<f32> = (0..60).map(|_| grid[random.index(grid.len())]).collect();
         let y = folded("TreeEnsembleRegressor", 3, vec![matrix(3, &x)], &attributes);
         assert_eq!(y.shape(), [20, 1]);
         for (row, y) in x.chunks(3).zip(y.to_f32().unwrap()) {

@@ -367,6 +367,19 @@ fn normalizations_of_sums_have_the_epsilon_of_onnx_runtime() {
 
 /// ONNX Runtime returns the inverse deviation, which is only computed if it is wanted.
 #[test]
+fn groups_of_channels_need_an_axis_of_channels() {
+    let vector = || fed(&[8]);
+    for is_last in [0, 1] {
+        let attributes = [int("groups", 1), int("channels_last", is_last)];
+        for x in [vec![], vec![8]] {
+            let inputs = vec![fed(&x), vector(), vector(), fed(&[2, 8])];
+            let why = refused("SkipGroupNorm", inputs, &attributes);
+            assert!(why.contains("expected a batch and channels"), "{why}");
+        }
+    }
+}
+
+#[test]
 fn the_third_output_of_normalized_sums_is_the_inverse_deviation() {
     let inverses = |output_count: usize| {
         let inputs = vec![fed(&[1, 2, 4]), fed(&[1, 2, 4]), fed(&[4])];

@@ -245,8 +245,7 @@ impl Correlation {
         let target_chunks = self.targets.div_ceil(self.target_chunk);
         let blocks = self.slab.block_count();
         let tasks = self.images * self.groups * blocks * target_chunks;
-        let tiles_bypass_caches =
-            target.bypasses_caches() && activation.function().is_none() && self.tiles_bypass_caches(target);
+        let bypasses_caches = self.tiles_bypass_caches(activation, target);
         for_each(tasks, |index| {
             let (chunk, index) = (index % target_chunks * self.target_chunk, index / target_chunks);
             let (origin, index) = (self.slab.origin(index % blocks), index / blocks);
@@ -263,17 +262,12 @@ impl Correlation {
                 let target = target.at(start as isize);
                 let block = Block { activation, source, weights, bias, origin };
                 match target.own() {
-                    Some(base) if !self.is_buffered && (!target.bypasses_caches() || tiles_bypass_caches) => {
+                    Some(base) if !self.is_buffered && target.bypasses_caches() == bypasses_caches => {
+                        let output = Output { base, layout: self.target, first: [0; 3], bypasses_caches };
                         with_buffer(self.packed_count(), |packed| {
-                            let (layout, bypasses_caches) = (self.target, tiles_bypass_caches);
-                            self.block(
-                                &block,
-                                targets,
-                                &Output { base, layout, first: [0; 3], bypasses_caches },
-                                packed,
-                            );
+                            self.block(&block, targets, &output, packed);
                             self.apply(activation, origin, targets.len, base);
-                        })
+                        });
                     }
                     _ => self.buffered_block(&block, targets, target),
                 }
@@ -286,12 +280,16 @@ impl Correlation {
         self.images.saturating_mul(self.source.image) >= SOURCE_FAR_MIN
     }
 
-    /// Returns whether tiles can be written past the caches: once, and mostly in whole lines.
-    fn tiles_bypass_caches(&self, target: Stored<f32>) -> bool {
-        let is_written_once = self.winograd.is_none() && self.families.len() == 1 && self.source_chunk >= self.sources;
+    /// Returns whether tiles are written past the caches: if the target is, and each tile is written once and mostly in whole lines. Other
+    /// results that bypass the caches wait in a thread's buffer.
+    fn tiles_bypass_caches(&self, activation: Activation, target: Stored<f32>) -> bool {
+        let is_written_once = activation.function().is_none()
+            && self.winograd.is_none()
+            && self.families.len() == 1
+            && self.source_chunk >= self.sources;
         let are_lines = self.target.channel.is_multiple_of(WIDTH_MAX)
             && target.address(0).addr().is_multiple_of(WIDTH_MAX * size_of::<f32>());
-        is_written_once && are_lines && cache::vectors_fill_lines()
+        target.bypasses_caches() && is_written_once && are_lines && cache::vectors_fill_lines()
     }
 
     /// Computes one block for some target channels in a thread's buffer, and stores it: 16-bit sums are rounded once.
