@@ -14,6 +14,8 @@ pub const NEWEST_OPSET: i64 = 28;
 /// the graph and the contents that its second input, an initializer, has after a training step. The Python package writes them for PyTorch
 /// modules; files that Forebay writes have ONNX's operators instead.
 pub const FOREBAY: &str = "forebay";
+/// The domain of the operators that ONNX Runtime adds.
+pub const MICROSOFT: &str = "com.microsoft";
 
 use crate::tensor::Contents;
 pub use forebay_base::TensorType;

@@ -1,10 +1,11 @@
 //! Recognizes groups of operators that can be replaced: attention that exporters wrote as products and a softmax, so that one kernel
-//! computes it, batch normalization that only scales the preceding result, group normalization, activations, and weights that are better
-//! transposed.
+//! computes it, batch normalization that only scales the preceding result, group normalization, activations, products of transposed
+//! matrices, and weights that are better transposed.
 
 mod activation;
 mod groups;
 mod normalization;
+mod products;
 mod transposed;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use crate::infer::infer_node;
 pub use activation::activations;
 pub use groups::group_normalizations;
 pub use normalization::normalizations;
+pub use products::products_of_transposed;
 pub use transposed::transposed_weights;
 
 /// The pattern found before a softmax, back to the product of queries and keys.

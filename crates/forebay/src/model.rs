@@ -321,13 +321,15 @@ fn check_sizes(graph: &Graph, sizes: &BTreeMap<String, u64>) -> Result<(), Error
 }
 
 /// Infers the types of a graph for training with inputs of these sizes. Attention written as products becomes one kernel, as do group
-/// normalization written as instance normalization and activations written as several operators.
+/// normalization written as instance normalization and activations written as several operators; products read transposed matrices in
+/// place.
 fn recognized(mut graph: Graph, sizes: &Sizes) -> Result<Graph, Error> {
     graph.selects_branches = true;
     let mut graph = typed(graph, sizes)?;
     recognize::attention(&mut graph, false)?;
     recognize::group_normalizations(&mut graph)?;
     recognize::activations(&mut graph);
+    recognize::products_of_transposed(&mut graph);
     Ok(graph)
 }
 

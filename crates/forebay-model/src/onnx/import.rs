@@ -16,9 +16,8 @@ use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto,
 use super::skeleton::{Data, LeftOut};
 use super::{Model, NestedPlace, altered, exporter, malformed, order, sharing, statistics, tensor};
 use crate::error::ModelError;
-use crate::graph::{Attribute, Dimension, FOREBAY, Graph, Node, Operation, Structure, Subgraph, ValueId};
+use crate::graph::{Attribute, Dimension, FOREBAY, Graph, MICROSOFT, Node, Operation, Structure, Subgraph, ValueId};
 use crate::operators::classical::CLASSICAL;
-use crate::operators::microsoft::MICROSOFT;
 use crate::tensor::Contents;
 
 /// The oldest supported version of the file format: the first with operator sets.

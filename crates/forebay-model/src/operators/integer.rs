@@ -9,11 +9,8 @@ use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::quantized::{dynamically, given_number, integer_type, real_input, saturate};
 use super::shapes::{broadcast_shapes, product};
 use crate::error::ModelError;
-use crate::graph::TensorType;
+use crate::graph::{MICROSOFT, TensorType};
 use crate::operator::{NodeView, Operator};
-
-/// The domain of operators that onnxruntime adds.
-const MICROSOFT: &str = "com.microsoft";
 
 /// The rows of this family.
 pub const ROWS: &[Operator] = &[

@@ -9,11 +9,8 @@ use super::indices::repeated;
 use super::pooling::averaged;
 use super::shapes::product;
 use crate::error::ModelError;
-use crate::graph::TensorType;
+use crate::graph::{MICROSOFT, TensorType};
 use crate::operator::{NodeView, Operator};
-
-/// The domain of operators that onnxruntime adds.
-const MICROSOFT: &str = "com.microsoft";
 
 /// The rows of this family.
 pub const ROWS: &[Operator] = &[

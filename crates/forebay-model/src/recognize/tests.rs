@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay_base::{DataType, Tensor};
 
-use super::{activations, attention, group_normalizations, normalizations, transposed_weights};
+use super::{activations, attention, group_normalizations, normalizations, products_of_transposed, transposed_weights};
 use crate::context::NodeView;
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
 use crate::infer::infer_node;
@@ -537,4 +537,66 @@ fn group_normalization_is_found_behind_instance_normalization() {
     assert_eq!(groups(6, &[1, 3, -1], &[6, 1, 1], 2.0), written, "scaled by group");
     assert_eq!(groups(6, &[1, 3, -1], &[5], 1.0), written, "a scale for each place in a row");
     assert_eq!(groups(6, &[1, 4, -1], &[6, 1, 1], 1.0), written, "groups that divide channels");
+}
+
+/// The operators of a graph, after products read transposed matrices in place, and the attributes of the last one.
+fn products(mut writer: Writer, y: ValueId) -> (Vec<String>, [i64; 2]) {
+    writer.0.outputs.push(y);
+    let shape = writer.0.ty(y).unwrap().shape.clone();
+    products_of_transposed(&mut writer.0);
+    let last = writer.0.nodes.len() - 1;
+    infer_node(&mut writer.0, last).unwrap();
+    assert_eq!(writer.0.ty(y).unwrap().shape, shape);
+    let view = NodeView { graph: &writer.0, node: &writer.0.nodes[last] };
+    let transposes = ["transA", "transB"].map(|name| view.int(name, 0).unwrap());
+    (writer.0.nodes.iter().map(|node| node.operation.name().to_string()).collect(), transposes)
+}
+
+#[test]
+fn products_read_matrices_with_exchanged_dimensions_in_place() {
+    // The factors, whether each is transposed, and the operators and attributes after that.
+    type Case = (&'static str, [&'static [u64]; 2], [bool; 2], &'static [&'static str], [i64; 2]);
+    let cases: [Case; 8] = [
+        ("MatMul", [&[2, 5, 4], &[3, 4]], [false, true], &["FusedMatMul"], [0, 1]),
+        ("MatMul", [&[4, 5], &[4, 3]], [true, false], &["FusedMatMul"], [1, 0]),
+        ("MatMul", [&[2, 4, 5], &[2, 3, 4]], [true, true], &["FusedMatMul"], [1, 1]),
+        ("MatMul", [&[4], &[3, 4]], [false, true], &["FusedMatMul"], [0, 1]),
+        // Several matrices by one: their rows are multiplied at once.
+        ("MatMul", [&[2, 4, 5], &[4, 3]], [true, false], &["Transpose", "MatMul"], [0, 0]),
+        ("MatMul", [&[2, 4, 5], &[3, 4]], [true, true], &["Transpose", "FusedMatMul"], [0, 1]),
+        ("Gemm", [&[5, 4], &[3, 4]], [false, true], &["Gemm"], [0, 1]),
+        ("MatMul", [&[5, 4], &[4, 3]], [false, false], &["MatMul"], [0, 0]),
+    ];
+    for (op_type, shapes, transposed, operators, transposes) in cases {
+        let mut writer = Writer::new();
+        let factors: Vec<ValueId> = (0..2)
+            .map(|i| {
+                let x = writer.input("x", DataType::Float32, shapes[i]);
+                let mut order: Vec<i64> = (0..shapes[i].len() as i64).collect();
+                let last = order.len().saturating_sub(2);
+                order[last..].reverse();
+                if transposed[i] { writer.node("Transpose", &[x], &[("perm", Attribute::Ints(order))]) } else { x }
+            })
+            .collect();
+        let y = writer.node(op_type, &factors, &[]);
+        let expected: Vec<String> = operators.iter().map(|name| name.to_string()).collect();
+        assert_eq!(products(writer, y), (expected, transposes), "{op_type} {shapes:?} {transposed:?}");
+    }
+}
+
+#[test]
+fn a_transposition_that_others_need_stays() {
+    let mut writer = Writer::new();
+    let (x, w) = (writer.input("x", DataType::Float32, &[5, 4]), writer.input("w", DataType::Float32, &[3, 4]));
+    let turned = writer.node("Transpose", &[w], &[]);
+    let y = writer.node("Gemm", &[x, turned], &[("transB", Attribute::Int(0))]);
+    writer.0.outputs.push(turned);
+    assert_eq!(products(writer, y), (vec!["Transpose".to_string(), "Gemm".to_string()], [0, 1]));
+    // One that moves other dimensions is more than an exchange.
+    let mut writer = Writer::new();
+    let (x, k) =
+        (writer.input("x", DataType::Float32, &[2, 3, 5, 4]), writer.input("k", DataType::Float32, &[2, 7, 3, 4]));
+    let turned = writer.node("Transpose", &[k], &[("perm", Attribute::Ints(vec![0, 2, 3, 1]))]);
+    let y = writer.node("MatMul", &[x, turned], &[]);
+    assert_eq!(products(writer, y).0, ["Transpose", "MatMul"]);
 }

@@ -16,7 +16,7 @@ use crate::graph::{Attribute, FOREBAY, Graph, Node, Operation, TensorType, Value
 use crate::infer::infer_node;
 
 /// Products, convolutions and attention, which compute in 16 bits and sum in float32.
-const NARROW: [&str; 5] = ["MatMul", "Gemm", "Conv", "ConvTranspose", "Attention"];
+const NARROW: [&str; 6] = ["MatMul", "FusedMatMul", "Gemm", "Conv", "ConvTranspose", "Attention"];
 
 /// Operators that compute in the type of their operands: in 16 bits if all operands except constants have 16 bits.
 const FOLLOWING: [&str; 45] = [

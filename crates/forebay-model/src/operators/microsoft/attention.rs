@@ -10,9 +10,8 @@ use super::super::integer::{Factor, real_product, scale as integer_scale};
 use super::super::matrix::product_of;
 use super::super::rotary::{Rotation, at_positions, rotated};
 use super::super::shapes::{product, size};
-use super::MICROSOFT;
 use crate::error::ModelError;
-use crate::graph::TensorType;
+use crate::graph::{MICROSOFT, TensorType};
 use crate::operator::{NodeView, Operator};
 
 /// The rows of this family.

@@ -7,8 +7,9 @@ use super::super::convolution::convolved;
 use super::super::decomposition::{Composer, Decomposition, Part, composed};
 use super::super::normalization::standardized_rows;
 use super::super::shapes::{product, size};
-use super::{MICROSOFT, biased, plus};
+use super::{biased, plus};
 use crate::error::ModelError;
+use crate::graph::MICROSOFT;
 use crate::operator::{NodeView, Operator};
 
 /// The rows of this family.

@@ -8,8 +8,8 @@ use super::super::normalization::layer_normalized;
 use super::super::quantized::{centered, given_number, number};
 use super::super::selection::gathered;
 use super::super::shapes::{require_few, size};
-use super::MICROSOFT;
 use crate::error::ModelError;
+use crate::graph::MICROSOFT;
 use crate::operator::{NodeView, Operator};
 
 /// The rows of this family.

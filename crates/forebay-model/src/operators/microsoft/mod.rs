@@ -16,11 +16,8 @@ use super::matrix::{general_product, product_of};
 use super::normalization::{layer_normalized, root_mean_square_normalized};
 use super::rotary::{Rotation, at_positions, beside_heads, rotated, with_heads};
 use crate::error::ModelError;
-use crate::graph::Attribute;
+use crate::graph::{Attribute, MICROSOFT};
 use crate::operator::{NodeView, Operator};
-
-/// The domain.
-pub const MICROSOFT: &str = "com.microsoft";
 
 /// The rows of this family.
 pub const ROWS: &[Operator] = &[

@@ -8,8 +8,8 @@ use super::super::indices::repeated;
 use super::super::matrix::product_of;
 use super::super::selection::gathered;
 use super::super::shapes::{product, size};
-use super::MICROSOFT;
 use crate::error::ModelError;
+use crate::graph::MICROSOFT;
 use crate::operator::{NodeView, Operator};
 
 /// The rows of this family.

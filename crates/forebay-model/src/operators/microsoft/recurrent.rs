@@ -8,8 +8,8 @@ use super::super::integer::{Factor, product_of_integers};
 use super::super::quantized::{centered, dynamically, real_input};
 use super::super::recurrent::{Call, Sizes, recurrence};
 use super::super::shapes::product;
-use super::MICROSOFT;
 use crate::error::ModelError;
+use crate::graph::MICROSOFT;
 use crate::operator::{NodeView, Operator};
 
 /// The rows of this family.
