@@ -38,4 +38,9 @@ impl Spatial {
         let span = (depth - 1) * plane + (height - 1) * row + width;
         Ok(Spatial { image: strides[0], channel: strides[1], plane, row, span })
     }
+
+    /// Whether the elements of a channel with these sizes are contiguous.
+    pub fn is_dense(&self, [planes, rows, columns]: [usize; 3]) -> bool {
+        (rows == 1 || self.row == columns) && (planes == 1 || self.plane == rows * columns)
+    }
 }

@@ -7,7 +7,7 @@ use super::PACKING_BYTES_PER_THREAD;
 /// The most elements that one task can request.
 pub(super) const ELEMENTS_MAX: usize = (PACKING_BYTES_PER_THREAD / 4) as usize - ALIGNMENT;
 /// Elements per cache line.
-const ALIGNMENT: usize = 16;
+pub(super) const ALIGNMENT: usize = 16;
 
 thread_local! {
     static BUFFER: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };

@@ -164,16 +164,17 @@ impl Axis {
 }
 
 /// Packs the taps of the last dimension separately if planes are so small that the numbers between two rows would fill vectors, and those of
-/// the rows if the numbers between planes would.
-pub(super) fn without_gaps(axes: [Axis; 3]) -> [Axis; 3] {
+/// the rows if the numbers between planes would. If planes are images (`are_images`), their sums wait in a buffer, so that a target with
+/// strides is no obstacle.
+pub(super) fn without_gaps(axes: [Axis; 3], are_images: bool) -> [Axis; 3] {
     let [planes, mut rows, mut columns] = axes;
     let (count, height, width) = (planes.count(), rows.count(), columns.count());
     let (dense, with_gaps) = (height * width, height * (width + columns.spread.min(1)));
     let halves = |positions: usize| positions.div_ceil(LANES);
     let halves_dense =
         if count > 1 && dense <= PLANE_DENSE_MAX { halves(count * dense) } else { count * halves(dense) };
-    let is_small = height > 1 && columns.spread > 0 && with_gaps <= POSITIONS_DENSE_MAX;
-    if is_small && columns.target_stride == 1 && halves_dense < count * halves(with_gaps - 1) {
+    let is_small = (are_images || height > 1) && columns.spread > 0 && with_gaps <= POSITIONS_DENSE_MAX;
+    if is_small && (are_images || columns.target_stride == 1) && halves_dense < count * halves(with_gaps - 1) {
         columns.pack_taps_apart();
     }
     if columns.spread == 0 && halves_dense < count * halves(dense) {

@@ -14,6 +14,7 @@ use super::tiles::{Layout, Tile};
 const TILES_MIN: usize = 3;
 
 /// The destination of the sums of some target channels.
+#[derive(Clone, Copy)]
 pub(super) struct Output {
     /// The first target channel.
     pub base: *mut f32,

@@ -77,8 +77,9 @@ pub(super) struct Correlation {
     winograd: Option<Winograd>,
     /// If blocks of the source can be read in place because positions see only themselves: where each channel of a chunk begins.
     in_place: Option<Vec<u32>>,
-    /// Whether the sums of a block wait in a thread's buffer, in which they are one run: in the target they are many short ones.
-    is_buffered: bool,
+    /// Whether the positions of a block have no numbers between them, and planes are images: the sums of a family wait in a thread's buffer,
+    /// in which they are one run. In the target they are many short ones.
+    is_one_run: bool,
     source: Spatial,
     target: Spatial,
 }
@@ -137,7 +138,7 @@ impl Correlation {
     ) -> Result<Correlation, String> {
         let (units, axes) = match Units::of(geometry, &axes, (sources, targets)) {
             Some((units, axes)) => (Some(units), axes),
-            None if targets >= TARGETS_DENSE_MIN => (None, without_gaps(axes)),
+            None if targets >= TARGETS_DENSE_MIN => (None, without_gaps(axes, geometry.is_joined())),
             None => (None, axes),
         };
         let rows_seen = geometry.kernel[0] * geometry.kernel[1];
@@ -206,9 +207,9 @@ impl Correlation {
             in_place = (0..source_chunk).map(first).collect();
         }
         let families = families(geometry, &slab, source_chunk, (sources, targets));
-        let is_one_run = slab.plane_pitch() == slab.axes[1].count() * slab.axes[2].count();
+        let has_no_gaps = slab.plane_pitch() == slab.axes[1].count() * slab.axes[2].count();
         Ok(Correlation {
-            is_buffered: units.is_none() && geometry.is_joined() && is_one_run && families.len() == 1,
+            is_one_run: units.is_none() && geometry.is_joined() && has_no_gaps,
             images: geometry.batch,
             groups: geometry.groups,
             sources,
@@ -262,7 +263,8 @@ impl Correlation {
                 let target = target.at(start as isize);
                 let block = Block { activation, source, weights, bias, origin };
                 match target.own() {
-                    Some(base) if !self.is_buffered && target.bypasses_caches() == bypasses_caches => {
+                    _ if self.is_one_run => self.block_in_one_run(&block, targets, target),
+                    Some(base) if target.bypasses_caches() == bypasses_caches => {
                         let output = Output { base, layout: self.target, first: [0; 3], bypasses_caches };
                         with_buffer(self.packed_count(), |packed| {
                             self.block(&block, targets, &output, packed);
@@ -325,6 +327,50 @@ impl Correlation {
                         + first[2];
                     // SAFETY: the row lies in the target and belongs to no one else.
                     unsafe { target.store(start, &sums[line * columns..][..columns]) };
+                }
+            }
+        });
+    }
+
+    /// Computes one block for some target channels if its positions are one run, in a thread's buffer, and stores it: by family and channel.
+    ///
+    /// # Safety
+    /// As [`Correlation::run`]; `target` is the first channel.
+    unsafe fn block_in_one_run(&self, block: &Block, targets: Span, target: Stored<f32>) {
+        let planes = self.slab.block[0].min(self.slab.axes[0].count() - block.origin[0]);
+        let count = planes * self.slab.plane_pitch();
+        let packed_count = self.packed_count();
+        let of_channel = count * self.families.len();
+        let at_once = (ELEMENTS_MAX.saturating_sub(packed_count) / of_channel.max(1)).clamp(1, targets.len);
+        let layout = Spatial { image: 0, channel: count, plane: 0, row: 0, span: count };
+        with_buffer(packed_count + at_once * of_channel, |buffer| {
+            let (packed, sums) = buffer.split_at_mut(packed_count);
+            for part in spans(targets.len, at_once) {
+                let channels = Span { start: targets.start + part.start, len: part.len };
+                // SAFETY: the caller's promises; there is room for the part's channels.
+                unsafe {
+                    let output = Output { base: sums.as_mut_ptr(), layout, first: [0; 3], bypasses_caches: false };
+                    self.block(block, channels, &output, packed);
+                    if let Some(function) = block.activation.function() {
+                        apply_to(function, sums.as_mut_ptr(), [(1, 0); 3], part.len * of_channel);
+                    }
+                }
+                for (family, sums) in self.families.iter().zip(sums.chunks_exact(part.len * count)) {
+                    let Some((lens, at, layout)) = self.places(family, block.origin, &self.target) else { continue };
+                    let is_seamless =
+                        layout.pitch == lens[2] && layout.row_stride == lens[2] && layout.column_stride == 1;
+                    let (rows, columns) = if is_seamless { (1, lens[1] * lens[2]) } else { (lens[1], lens[2]) };
+                    for (channel, sums) in sums.chunks_exact(count).enumerate() {
+                        let start = (part.start + channel) * self.target.channel + at[1] * self.target.row + at[2];
+                        for (plane, sums) in sums.chunks_exact(self.slab.plane_pitch()).enumerate() {
+                            for row in 0..rows {
+                                let place = start + (at[0] + plane) * self.target.plane + row * layout.row_stride;
+                                let sums = &sums[row * layout.pitch..][..columns];
+                                // SAFETY: the row lies in the target and belongs to no one else.
+                                unsafe { layout.store_run(sums, target.at(place as isize)) };
+                            }
+                        }
+                    }
                 }
             }
         });
@@ -534,7 +580,7 @@ impl Correlation {
             }
             let is_first = chunk.start == 0;
             let is_last = chunk.start + chunk.len == self.sources;
-            for family in &self.families {
+            for (number, family) in self.families.iter().enumerate() {
                 // Without taps, nothing is added to the values with which the first chunk begins.
                 let is_empty = family.taps.is_empty();
                 if is_empty && !is_first {
@@ -548,12 +594,19 @@ impl Correlation {
                     }
                     None => (&family.offsets[..], packed.as_ptr()),
                 };
-                let Some((lens, at, layout)) = self.places(family, origin, &output.layout) else { continue };
                 let (plane_pitch, plane_stride) =
                     (self.slab.plane_pitch(), self.slab.axes[0].target_stride * output.layout.plane);
-                let (planes, layout) = layout.merged().with_planes(lens[0], plane_pitch, plane_stride);
+                let (at, planes, layout, output) = if self.is_one_run {
+                    let count = output.layout.channel;
+                    let base = output.base.wrapping_add(number * targets.len * count);
+                    ([0; 3], 1, Layout::of_run(count), &Output { base, ..*output })
+                } else {
+                    let Some((lens, at, layout)) = self.places(family, origin, &output.layout) else { continue };
+                    let (planes, layout) = layout.merged().with_planes(lens[0], plane_pitch, plane_stride);
+                    (std::array::from_fn(|d| at[d] - output.first[d]), planes, layout, output)
+                };
                 let job = Job {
-                    at: std::array::from_fn(|d| at[d] - output.first[d]),
+                    at,
                     planes,
                     plane_pitch,
                     plane_stride,

@@ -17,6 +17,7 @@ mod depthwise_rows;
 mod families;
 mod lanes;
 mod microkernel;
+mod patch_gradient;
 mod pointwise;
 mod slab;
 mod tiles;
@@ -127,9 +128,7 @@ impl Geometry {
     /// contiguous: short rows would fill vectors poorly.
     fn flat(&self) -> Geometry {
         let [planes, rows, columns] = self.source;
-        let is_seamless =
-            |layout: &Spatial| (rows == 1 || layout.row == columns) && (planes == 1 || layout.plane == rows * columns);
-        if !self.sees_itself() || !is_seamless(&self.x) || !is_seamless(&self.y) {
+        if !self.sees_itself() || !self.x.is_dense(self.source) || !self.y.is_dense(self.source) {
             return *self;
         }
         let all = [1, 1, planes * rows * columns];
@@ -166,6 +165,16 @@ impl Geometry {
     fn seen(&self, d: usize, positions: usize) -> usize {
         let of_window = (self.kernel[d] - 1).saturating_mul(self.dilations[d]).saturating_add(1);
         (positions - 1).saturating_mul(self.strides[d]).saturating_add(of_window)
+    }
+
+    /// Whether any position sees an element, and not only padding, through a tap in a dimension.
+    fn sees(&self, d: usize, tap: usize) -> bool {
+        let offset = tap.saturating_mul(self.dilations[d]);
+        // The first position that sees no padding before the elements.
+        let first = self.pads[d].saturating_sub(offset).div_ceil(self.strides[d]);
+        first < self.target[d]
+            && first.saturating_mul(self.strides[d]).saturating_add(offset)
+                < self.source[d].saturating_add(self.pads[d])
     }
 
     /// Weights per channel of a filter.

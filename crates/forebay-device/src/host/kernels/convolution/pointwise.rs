@@ -31,7 +31,7 @@ pub(super) struct Pointwise {
 }
 
 /// One side of the products.
-struct Side {
+pub(super) struct Side {
     elements: Stored<f32>,
     layout: Spatial,
     /// Elements in each dimension.
@@ -50,11 +50,8 @@ impl Pointwise {
         if kernel != [1; 3] {
             return None;
         }
-        let is_dense = |layout: &Spatial, sizes: [usize; 3]| {
-            (sizes[1] == 1 || layout.row == sizes[2]) && (sizes[0] == 1 || layout.plane == sizes[1] * sizes[2])
-        };
         let sees_all = strides == [1; 3] && pads == [0; 3] && source == target;
-        let dense = [sees_all && is_dense(&x, source), is_dense(&y, target)];
+        let dense = [sees_all && x.is_dense(source), y.is_dense(target)];
         let (outputs, inputs) = (geometry.outputs, geometry.inputs);
         let by_input = match outputs.min(inputs) < COLUMNS_MIN {
             true => outputs > inputs,
@@ -117,11 +114,10 @@ impl Pointwise {
         packed: &mut [f32],
         sums: &mut [f32],
     ) {
-        let Geometry { x: of_x, y: of_y, source, target, strides, pads, .. } = *geometry;
+        let Geometry { x: of_x, source, target, strides, pads, .. } = *geometry;
         let [x_is_dense, y_is_dense] = self.dense;
         let x = Side { elements: x, layout: of_x, sizes: source, strides, pads, is_dense: x_is_dense };
-        let (strides, pads) = ([1; 3], [0; 3]);
-        let dy = Side { elements: dy, layout: of_y, sizes: target, strides, pads, is_dense: y_is_dense };
+        let dy = Side::of_target(geometry, dy, y_is_dense);
         let of_row = target[geometry.first + 1..].iter().product::<usize>();
         for block in spans(rows.len * of_row, POSITIONS) {
             let block = Span { start: rows.start * of_row + block.start, len: block.len };
@@ -141,11 +137,17 @@ impl Pointwise {
 }
 
 impl Side {
+    /// The channels of dy; each position sees itself.
+    pub fn of_target(geometry: &Geometry, dy: Stored<f32>, is_dense: bool) -> Side {
+        let Geometry { y: layout, target: sizes, .. } = *geometry;
+        Side { elements: dy, layout, sizes, strides: [1; 3], pads: [0; 3], is_dense }
+    }
+
     /// Returns some channels by positions, in place or packed, and the rest of the buffer.
     ///
     /// # Safety
     /// As [`Pointwise::add`].
-    unsafe fn channels<'b>(
+    pub unsafe fn channels<'b>(
         &self,
         target: [usize; 3],
         channels: usize,

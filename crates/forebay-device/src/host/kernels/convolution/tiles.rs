@@ -25,6 +25,11 @@ pub(super) struct Tile {
 }
 
 impl Layout {
+    /// Adjacent positions.
+    pub fn of_run(count: usize) -> Layout {
+        Layout { rows: 1, columns: count, pitch: count, row_stride: count, column_stride: 1 }
+    }
+
     /// Returns the same positions as one row, if rows follow each other without gaps.
     pub fn merged(self) -> Layout {
         if self.column_stride != 1 || [self.pitch, self.row_stride] != [self.columns; 2] {

@@ -12,11 +12,12 @@ use forebay_base::kernel::reduction_block_rows_of_image;
 use super::super::buffer::{BLOCK, Buffer, Target};
 use super::super::parallel::{Pointer, for_each, wide};
 use super::super::stored::Stored;
-use super::super::thread_buffer::{ELEMENTS_MAX, with_buffer};
+use super::super::thread_buffer::{ALIGNMENT, ELEMENTS_MAX, with_buffer};
 use super::Geometry;
 use super::block_gradient::BlockGradient;
 use super::depthwise_gradient::DepthwiseGradient;
 use super::microkernel::CHANNELS;
+use super::patch_gradient::PatchGradient;
 use super::pointwise::Pointwise;
 use super::slab::{Span, spans};
 use super::weight_tiles::{TASKS_MIN, Tile, Tiles};
@@ -43,6 +44,8 @@ enum Algorithm {
     /// All groups are treated as one, with a channel of y from each.
     Depthwise(DepthwiseGradient),
     Window(WindowGradient),
+    /// Windows that do not overlap.
+    Patches(PatchGradient),
     /// Everything else.
     Blocks(Box<BlockGradient>),
 }
@@ -55,13 +58,19 @@ impl Algorithm {
             let tiles = Tiles::of(&of_groups, [DepthwiseGradient::CHANNELS, 1]);
             return Ok((Algorithm::Depthwise(depthwise), tiles));
         }
+        let window = WindowGradient::of(geometry, of_chunk);
+        if let Some(window) = window.filter(|window| window.images() > 1) {
+            return Ok((Algorithm::Window(window), window.tiles(geometry)));
+        }
         if let Some(pointwise) = Pointwise::of(geometry) {
             let tiles = Tiles::of(geometry, pointwise.tile(geometry, TASKS_MIN));
             return Ok((Algorithm::Pointwise(pointwise), tiles));
         }
-        if let Some(window) = WindowGradient::of(of_chunk) {
-            let tiles = window.tiles(geometry);
-            return Ok((Algorithm::Window(window), tiles));
+        if let Some(window) = window {
+            return Ok((Algorithm::Window(window), window.tiles(geometry)));
+        }
+        if let Some(patches) = PatchGradient::of(geometry) {
+            return Ok((Algorithm::Patches(patches), patches.tiles(geometry)));
         }
         let (blocks, tiles) = BlockGradient::new(geometry, of_chunk)?;
         Ok((Algorithm::Blocks(Box::new(blocks)), tiles))
@@ -167,7 +176,7 @@ impl<'a> WeightGradient<'a> {
                 }
                 Algorithm::Blocks(_) => (output / CHANNELS * row * CHANNELS + output % CHANNELS, CHANNELS),
                 Algorithm::Pointwise(pointwise) => pointwise.place(sizes, output),
-                Algorithm::Depthwise(_) => (output * row, 1),
+                Algorithm::Depthwise(_) | Algorithm::Patches(_) => (output * row, 1),
             };
             for part in spans(row, BLOCK) {
                 let sums = sums[first + part.start * step..].iter().step_by(step);
@@ -194,24 +203,37 @@ impl<'a> WeightGradient<'a> {
         let packed_count = match &self.algorithm {
             Algorithm::Pointwise(pointwise) => pointwise.packed_count(sizes, [x, dy]),
             Algorithm::Depthwise(depthwise) => depthwise.packed_count(self.geometry),
-            Algorithm::Window(window) => window.packed_count(sizes),
+            Algorithm::Window(window) => window.packed_count(sizes, dy),
+            Algorithm::Patches(patches) => patches.packed_count(self.geometry, sizes, dy),
             Algorithm::Blocks(blocks) => blocks.packed_count(sizes),
         };
+        // Sums that begin with a cache line are written faster.
+        let packed_count = packed_count.next_multiple_of(ALIGNMENT);
+        // Images that are summed together, each of one chunk: a subtree. The nodes above it are added here.
+        let images = match &self.algorithm {
+            Algorithm::Window(window) => window.images() as u64,
+            _ => 1,
+        };
+        let above = SumTree::new(tree.groups().div_ceil(images), tree.group_leaves());
         let size = tile.sums.len;
         // The sums of a chunk, and those that wait for the sums to their right.
-        let sums_count = (tree.depth() as usize + 1) * size;
+        let sums_count = (above.depth() as usize + 1) * size;
         let fits = packed_count + sums_count <= ELEMENTS_MAX;
         let mut large = vec![0.0; if fits { 0 } else { sums_count }];
         with_buffer(packed_count + if fits { sums_count } else { 0 }, |buffer| {
             let (packed, rest) = buffer.split_at_mut(packed_count);
             let sums = if fits { rest } else { &mut large };
             let mut waiting = 0;
-            for leaf in 0..tree.leaves() {
+            for leaf in 0..above.leaves() {
                 let own = &mut sums[waiting * size..][..size];
-                own.fill(0.0);
+                if images == 1 {
+                    own.fill(0.0);
+                }
+                let start = leaf * images;
+                let count = images.min(tree.leaves() - start);
                 // SAFETY: the caller's promises.
-                unsafe { self.add_chunk(tile, (first + leaf) as usize, [x, dy], packed, own) };
-                for _ in 0..tree.merges_after(leaf) {
+                unsafe { self.add_chunk(tile, [first + start, count].map(|of| of as usize), [x, dy], packed, own) };
+                for _ in 0..above.merges_after(leaf) {
                     let (earlier, later) = sums[(waiting - 1) * size..].split_at_mut(size);
                     add(earlier, &later[..size]);
                     waiting -= 1;
@@ -222,14 +244,14 @@ impl<'a> WeightGradient<'a> {
         });
     }
 
-    /// Adds the sums of a tile over a chunk.
+    /// Adds the sums of a tile over a chunk, or writes those over several images of one chunk each.
     ///
     /// # Safety
     /// As [`WeightGradient::run`].
     unsafe fn add_chunk(
         &self,
         tile: &Tile,
-        chunk: usize,
+        [chunk, images]: [usize; 2],
         [x, dy]: [Stored<f32>; 2],
         packed: &mut [f32],
         sums: &mut [f32],
@@ -251,7 +273,8 @@ impl<'a> WeightGradient<'a> {
             match &self.algorithm {
                 Algorithm::Pointwise(pointwise) => pointwise.add(geometry, sizes, rows, [x, dy], packed, sums),
                 Algorithm::Depthwise(depthwise) => depthwise.add(geometry, sizes[0], rows, [x, dy], packed, sums),
-                Algorithm::Window(window) => window.add(geometry, sizes, rows, [x, dy], packed, sums),
+                Algorithm::Window(window) => window.add(geometry, sizes, (images, rows), [x, dy], packed, sums),
+                Algorithm::Patches(patches) => patches.add(geometry, sizes, rows, [x, dy], packed, sums),
                 Algorithm::Blocks(blocks) => blocks.add(geometry, sizes, rows, [x, dy], packed, sums),
             }
         }

@@ -4,6 +4,14 @@
 //! vector. A block of a few rows of positions is summed from zero, from the first position to the last, for some taps and outputs at once,
 //! in registers. Blocks are added one after the other, from the first rows of a chunk on. Their sizes depend on those of a whole chunk; x
 //! is packed for as many of them as fit.
+//!
+//! If images are small, several are packed at once, and their sums are added in registers, too, in the order of the sum tree: otherwise,
+//! reading and writing all weights for each image would take longer than its few products. Then dy is read in place if it can be, and a
+//! task has many channels of y, for which x is packed once.
+
+use std::mem::MaybeUninit;
+
+use forebay_base::SumTree;
 
 use super::super::buffer::{BLOCK, Buffer, Target};
 use super::super::simd::{LANES, Vector, WIDTH_MAX, dispatch_wide};
@@ -12,7 +20,7 @@ use super::Geometry;
 use super::lanes::{Channels, gather_lines};
 use super::microkernel::CHANNELS_MAX;
 use super::slab::{Span, even, spans};
-use super::weight_tiles::Tiles;
+use super::weight_tiles::{TASKS_MIN, Tiles};
 
 /// The most positions of a block, and of one of its rows.
 const POSITIONS: usize = 256;
@@ -22,9 +30,9 @@ const GRADIENT_STRIDE: usize = POSITIONS + 16;
 /// Packed elements of x that stay in a core's second-level cache, and the packed elements of one block, which may be more.
 const PACKED_MAX: usize = 48 * 1024;
 const BLOCK_MAX: usize = 128 * 1024;
-/// The most channels of y in a task, and the most weights of all of them.
-const OUTPUTS_MAX: usize = 64;
-const WEIGHTS_MAX: usize = 32 * 1024;
+/// The most channels of y in a task, and the most weights of all of them: of one image, and of several images together.
+const OUTPUTS_MAX: [usize; 2] = [64, 512];
+const WEIGHTS_MAX: [usize; 2] = [32 * 1024, 64 * 1024];
 /// The largest window.
 const TAPS_MAX: usize = 1024;
 /// With fewer channels, vectors of channels are filled worse than those of positions.
@@ -32,6 +40,8 @@ const INPUTS_MIN: usize = 6;
 const OUTPUTS_MIN: usize = 4;
 /// Vectors that are summed together.
 const VECTORS: usize = 3;
+/// The most levels of sums that wait for those of other images.
+const LEVELS: usize = POSITIONS.ilog2() as usize + 1;
 
 /// How the gradient with respect to the weights of a window is summed.
 #[derive(Clone, Copy, Debug)]
@@ -42,11 +52,16 @@ pub(super) struct WindowGradient {
     region: [usize; 2],
     /// Planes, rows and columns of x that this region sees.
     seen: [usize; 3],
+    /// Images that are packed and summed together, a power of two.
+    images: usize,
+    /// Whether the positions of a channel of y are contiguous.
+    y_is_dense: bool,
 }
 
 impl WindowGradient {
-    /// Creates the gradient for one whole chunk of a convolution. Returns `None` if there are few channels, or if a window is too large.
-    pub fn of(of_chunk: &Geometry) -> Option<WindowGradient> {
+    /// Creates the gradient of a convolution, given one whole chunk of it. Returns `None` if there are few channels, or if a window is too
+    /// large.
+    pub fn of(geometry: &Geometry, of_chunk: &Geometry) -> Option<WindowGradient> {
         let Geometry { inputs, outputs, target, .. } = *of_chunk;
         if inputs < INPUTS_MIN || outputs < OUTPUTS_MIN || of_chunk.taps() > TAPS_MAX {
             return None;
@@ -73,24 +88,63 @@ impl WindowGradient {
                 (region, least) = ([planes, rows], packed);
             }
         }
-        Some(WindowGradient { block: [rows, columns], region, seen: seen(region[0], region[1]) })
+        let seen = seen(region[0], region[1]);
+        let y_is_dense = geometry.y.is_dense(geometry.target);
+        let of_one = WindowGradient { block: [rows, columns], region, seen, images: 1, y_is_dense };
+        Some(of_one.of_small_images(geometry).unwrap_or(of_one))
+    }
+
+    /// The gradient for several images at once: as many as have no more positions than a block, and see no more elements than the buffer
+    /// has room for. Returns `None` for an image whose positions are more than one block, or if there is only one.
+    fn of_small_images(&self, geometry: &Geometry) -> Option<WindowGradient> {
+        let [planes, rows, columns] = geometry.target;
+        if planes > 1 || rows > self.block[0].min(self.region[1]) || columns > self.block[1] || rows * columns == 0 {
+            return None;
+        }
+        let seen = [geometry.seen(0, 1), geometry.seen(1, rows), geometry.seen(2, columns)];
+        let of_image = seen.iter().product::<usize>() * WIDTH_MAX;
+        let most = (POSITIONS / (rows * columns)).min(PACKED_MAX / of_image).min(geometry.batch);
+        let images = 1 << most.checked_ilog2()?;
+        let of_images = WindowGradient { block: [rows, columns], region: [1, rows], seen, images, ..*self };
+        (images > 1).then_some(of_images)
+    }
+
+    /// How many images [`WindowGradient::add`] can sum together: a power of two.
+    pub fn images(&self) -> usize {
+        self.images
     }
 
     pub fn tiles(&self, geometry: &Geometry) -> Tiles {
-        let outputs_max = (WEIGHTS_MAX / (WIDTH_MAX * geometry.taps())).clamp(CHANNELS_MAX, OUTPUTS_MAX);
+        let several = usize::from(self.images > 1);
+        let outputs_max = WEIGHTS_MAX[several] / (WIDTH_MAX * geometry.taps());
+        let mut outputs_max = outputs_max.clamp(CHANNELS_MAX, OUTPUTS_MAX[several]);
+        let count =
+            |outputs: usize| geometry.groups * geometry.inputs.div_ceil(WIDTH_MAX) * geometry.outputs.div_ceil(outputs);
+        while several > 0 && outputs_max > OUTPUTS_MAX[0] && count(outputs_max) < TASKS_MIN {
+            outputs_max /= 2;
+        }
         let output_tile = even(geometry.outputs, outputs_max / CHANNELS_MAX * CHANNELS_MAX);
         let output_tile = output_tile.next_multiple_of(CHANNELS_MAX);
         Tiles { lanes: LANES, ..Tiles::of(geometry, [output_tile, WIDTH_MAX]) }
     }
 
     /// The number of buffer elements that [`WindowGradient::add`] needs for a tile.
-    pub fn packed_count(&self, [outputs, _]: [usize; 2]) -> usize {
+    pub fn packed_count(&self, [outputs, _]: [usize; 2], dy: Stored<f32>) -> usize {
         // The packed elements of x and of dy, and one line of each channel while it is widened. The last vectors may reach beyond it.
-        self.packed_of_x() + outputs * GRADIENT_STRIDE + self.seen[2] * WIDTH_MAX + LANES
+        self.packed_of_x() + self.packed_of_y(outputs, dy) + self.seen[2] * WIDTH_MAX + LANES
+    }
+
+    fn packed_of_y(&self, outputs: usize, dy: Stored<f32>) -> usize {
+        if self.own_gradients(dy).is_some() { 0 } else { outputs * GRADIENT_STRIDE }
+    }
+
+    /// The address of dy, if it is read in place.
+    fn own_gradients(&self, dy: Stored<f32>) -> Option<*mut f32> {
+        dy.own().filter(|_| self.images > 1 && self.y_is_dense)
     }
 
     fn packed_of_x(&self) -> usize {
-        (self.seen.iter().product::<usize>() + LANES) * WIDTH_MAX
+        (self.images * self.seen.iter().product::<usize>() + LANES) * WIDTH_MAX
     }
 
     /// Returns the boxes of positions, in a chunk of rows, whose x is packed together.
@@ -106,22 +160,29 @@ impl WindowGradient {
         })
     }
 
-    /// Adds the sums of products of some channels of y and some of x over a chunk of rows of an image: by output, tap and input. `x` and
-    /// `dy` begin at their first channel.
+    /// Adds the sums of products of some channels of y and some of x over a chunk of rows of an image, or over as many adjacent images as
+    /// are given: by output, tap and input. `x` and `dy` begin at their first channel.
     ///
     /// # Safety
     /// The channels must have the geometry's positions, and no one may write them; the buffer must have as many elements as
-    /// [`WindowGradient::packed_count`] says, and the sums as many as the tile.
+    /// [`WindowGradient::packed_count`] says, and the sums as many as the tile. There may be at most [`WindowGradient::images`] images; if
+    /// there may be several, the sums are written, whatever they were.
     pub unsafe fn add(
         &self,
         geometry: &Geometry,
         sizes: [usize; 2],
-        rows: Span,
+        (images, rows): (usize, Span),
         [x, dy]: [Stored<f32>; 2],
         buffer: &mut [f32],
         sums: &mut [f32],
     ) {
-        let mut job = Job { gradient: self, geometry, sizes, rows, x, dy, buffer, sums };
+        let tree = SumTree::flat(images as u64);
+        let sees_all = (0..3).all(|d| (0..geometry.kernel[d]).all(|tap| geometry.sees(d, tap)));
+        if self.images > 1 && !sees_all {
+            sums.fill(0.0);
+        }
+        let merges: Vec<u32> = (0..images as u64).map(|image| tree.merges_after(image)).collect();
+        let mut job = Job { gradient: self, geometry, sizes, rows, merges: &merges, x, dy, buffer, sums };
         // SAFETY: the caller's promises.
         unsafe { add_chunk(&mut job) };
     }
@@ -189,7 +250,7 @@ unsafe fn gather_weights_with<V: Vector>(job: &mut Weights) {
     }
 }
 
-/// A chunk of one tile.
+/// A chunk of one tile, or several images.
 struct Job<'a> {
     gradient: &'a WindowGradient,
     geometry: &'a Geometry,
@@ -197,6 +258,8 @@ struct Job<'a> {
     sizes: [usize; 2],
     /// Rows of the first spatial dimension.
     rows: Span,
+    /// For each image, how many of the waiting sums are added to its own.
+    merges: &'a [u32],
     x: Stored<f32>,
     dy: Stored<f32>,
     buffer: &'a mut [f32],
@@ -253,7 +316,11 @@ unsafe fn add_channels<V: Vector, P: Vector>(job: &mut Job, channels: Span) {
     let mut vectors = Vec::with_capacity(geometry.taps());
     for row in 0..kernel[0] * kernel[1] {
         let [plane, row_of_plane] = [row / kernel[1] * dilations[0], row % kernel[1] * dilations[1]];
-        for tap in (0..kernel[2]).step_by(step) {
+        if !geometry.sees(0, row / kernel[1]) || !geometry.sees(1, row % kernel[1]) {
+            continue;
+        }
+        let sees = |first: &usize| (*first..kernel[2].min(first + step)).any(|tap| geometry.sees(2, tap));
+        for tap in (0..kernel[2]).step_by(step).filter(sees) {
             vectors.push(Sums {
                 seen: ((plane * seen_rows + row_of_plane) * pitch + tap * dilations[2]) * P::WIDTH,
                 place: (row * kernel[2] + tap) * lanes + channels.start,
@@ -262,13 +329,21 @@ unsafe fn add_channels<V: Vector, P: Vector>(job: &mut Job, channels: Span) {
         }
     }
     let (packed, rest) = job.buffer.split_at_mut(plan.packed_of_x());
-    let (gradients, line) = rest.split_at_mut(outputs * GRADIENT_STRIDE);
+    let (gradients, line) = rest.split_at_mut(plan.packed_of_y(outputs, job.dy));
     // SAFETY: the channels exist.
     let elements = unsafe { job.x.at((channels.start * geometry.x.channel) as isize) };
     let x = Channels { elements, layout: &geometry.x, sizes: [source[1], source[2]], lanes: channels.len };
+    let images = job.merges.len();
+    let image_stride = plan.seen.iter().product::<usize>() * P::WIDTH;
     for region in plan.regions(geometry, job.rows) {
-        // SAFETY: the region's positions exist; there is room for the elements that they see.
-        unsafe { pack_region::<P>(plan, geometry, &x, region, line, packed) };
+        for image in 0..images {
+            // SAFETY: the region's positions exist; there is room for the elements that they see. What is written behind those of an image
+            // is overwritten with those of the next one.
+            unsafe {
+                let x = Channels { elements: x.elements.at((image * geometry.x.image) as isize), ..x };
+                pack_region::<P>(plan, geometry, &x, region, line, packed.as_mut_ptr().add(image * image_stride));
+            }
+        }
         let [planes, rows, columns] = region;
         for plane in 0..planes.len {
             for block in spans(rows.len, plan.block[0]) {
@@ -276,9 +351,25 @@ unsafe fn add_channels<V: Vector, P: Vector>(job: &mut Job, channels: Span) {
                 let row = plane * strides[0] * seen_rows + block.start * strides[1];
                 // SAFETY: the positions exist; all elements that they see are packed.
                 unsafe {
-                    pack_gradients(geometry, job.dy, (first, [block.len, columns.len]), gradients);
+                    let (gradients, [of_channel, of_image]) = match plan.own_gradients(job.dy) {
+                        Some(own) => (own.cast_const(), [geometry.y.channel, geometry.y.image]),
+                        None => {
+                            let of_image = block.len * columns.len;
+                            for image in 0..images {
+                                let dy = job.dy.at((image * geometry.y.image) as isize);
+                                let place = image * of_image;
+                                pack_gradients(geometry, dy, (first, [block.len, columns.len]), gradients, place);
+                            }
+                            (gradients.as_ptr(), [GRADIENT_STRIDE, of_image])
+                        }
+                    };
                     let run = Run {
-                        gradients: gradients.as_ptr(),
+                        merges: job.merges,
+                        image_stride,
+                        gradients,
+                        of_channel,
+                        of_image,
+                        adds: plan.images == 1,
                         rows: block.len,
                         columns: columns.len,
                         seen: packed.as_ptr().add(row * pitch * P::WIDTH),
@@ -305,7 +396,7 @@ unsafe fn pack_region<V: Vector>(
     x: &Channels,
     [planes, rows, columns]: [Span; 3],
     line: &mut [f32],
-    packed: &mut [f32],
+    packed: *mut f32,
 ) {
     let Geometry { strides, pads, source, .. } = *geometry;
     let [_, seen_rows, pitch] = plan.seen;
@@ -318,7 +409,7 @@ unsafe fn pack_region<V: Vector>(
             let start = of_plane.zip(of_row).map(|(plane, row)| plane * x.layout.plane + row * x.layout.row);
             // SAFETY: the caller's promises.
             unsafe {
-                let target = packed.as_mut_ptr().add((plane * seen_rows + row) * pitch * V::WIDTH);
+                let target = packed.add((plane * seen_rows + row) * pitch * V::WIDTH);
                 V::outline(
                     #[inline(always)]
                     || x.pack::<V>(start, [first, pads[2]], count, line, target),
@@ -328,7 +419,7 @@ unsafe fn pack_region<V: Vector>(
     }
 }
 
-/// Packs some rows and columns of channels of dy, starting at a position, without gaps.
+/// Packs some rows and columns of channels of dy, starting at a position, without gaps: at a place among the positions of each channel.
 ///
 /// # Safety
 /// The channels must have the positions, and no one may write them.
@@ -337,6 +428,7 @@ unsafe fn pack_gradients(
     dy: Stored<f32>,
     ([plane, row, column], [rows, columns]): ([usize; 3], [usize; 2]),
     gradients: &mut [f32],
+    place: usize,
 ) {
     let layout = &geometry.y;
     let start = plane * layout.plane + row * layout.row + column;
@@ -345,16 +437,24 @@ unsafe fn pack_gradients(
     for (number, packed) in gradients.chunks_exact_mut(GRADIENT_STRIDE).enumerate() {
         // SAFETY: the caller's promise.
         let channel = unsafe { dy.slice(number * layout.channel, layout.span) };
-        for (row, line) in packed.chunks_exact_mut(len).take(count).enumerate() {
+        for (row, line) in packed[place..].chunks_exact_mut(len).take(count).enumerate() {
             channel.copy_to(line, start + row * layout.row, 1);
         }
     }
 }
 
-/// A block of positions.
-struct Run {
-    /// The gradients of the first channel, row after row.
+/// A block of positions, of one image or of each of several.
+struct Run<'a> {
+    /// See [`Job::merges`].
+    merges: &'a [u32],
+    /// Elements from what a position sees to what the same position of the next image sees.
+    image_stride: usize,
+    /// The gradients of the first channel, row after row, and how far apart those of channels and of images are.
     gradients: *const f32,
+    of_channel: usize,
+    of_image: usize,
+    /// Whether sums are added to those that are there, or replace them.
+    adds: bool,
     rows: usize,
     columns: usize,
     seen: *const f32,
@@ -396,6 +496,39 @@ unsafe fn sum_block<V: Vector>(run: &Run, outputs: usize, vectors: &[Sums], of_o
     }
 }
 
+/// Returns `N` vectors of sums for each of `R` outputs, over the positions of an image.
+///
+/// # Safety
+/// As [`sum_block`].
+#[inline(always)]
+unsafe fn sums_of_image<V: Vector, const R: usize, const N: usize>(
+    run: &Run,
+    vectors: &[Sums],
+    output: usize,
+    image: usize,
+) -> [[V; N]; R] {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let mut own = [[V::splat(0.0); N]; R];
+        let mut gradient = run.gradients.add(output * run.of_channel + image * run.of_image);
+        for row in 0..run.rows {
+            let first = run.seen.add(image * run.image_stride + row * run.row_step);
+            let mut seen: [*const f32; N] = std::array::from_fn(|n| first.add(vectors[n].seen));
+            for _ in 0..run.columns {
+                let of_taps: [V; N] = std::array::from_fn(|n| V::load(seen[n]));
+                for (r, own) in own.iter_mut().enumerate() {
+                    *own = V::add_multiples(*own, gradient.wrapping_add(r * run.of_channel), of_taps);
+                }
+                for seen in &mut seen {
+                    *seen = seen.wrapping_add(run.step);
+                }
+                gradient = gradient.wrapping_add(1);
+            }
+        }
+        own
+    }
+}
+
 /// Adds `N` vectors of sums for each of `R` outputs, and returns `R`.
 ///
 /// # Safety
@@ -412,33 +545,36 @@ unsafe fn sum_some<V: Vector, const R: usize, const N: usize>(
         V::outline(
             #[inline(always)]
             || {
-                let mut own = [[V::splat(0.0); N]; R];
-                let mut gradient = run.gradients.add(output * GRADIENT_STRIDE);
-                for row in 0..run.rows {
-                    let first = run.seen.add(row * run.row_step);
-                    let mut seen: [*const f32; N] = std::array::from_fn(|n| first.add(vectors[n].seen));
-                    for _ in 0..run.columns {
-                        let of_taps: [V; N] = std::array::from_fn(|n| V::load(seen[n]));
-                        for (r, own) in own.iter_mut().enumerate() {
-                            *own = V::add_multiples(*own, gradient.wrapping_add(r * GRADIENT_STRIDE), of_taps);
-                        }
-                        for seen in &mut seen {
-                            *seen = seen.wrapping_add(run.step);
-                        }
-                        gradient = gradient.wrapping_add(1);
+                let mut waiting = [const { MaybeUninit::<[[V; N]; R]>::uninit() }; LEVELS];
+                let (mut level, mut image) = (0, 0);
+                let own = loop {
+                    let mut own = sums_of_image::<V, R, N>(run, vectors, output, image);
+                    for _ in 0..run.merges[image] {
+                        level -= 1;
+                        let earlier: [[V; N]; R] = waiting[level].assume_init();
+                        own = std::array::from_fn(|r| {
+                            std::array::from_fn(|n| earlier[r][n].add_product(own[r][n], V::splat(1.0)))
+                        });
                     }
-                }
+                    image += 1;
+                    if image == run.merges.len() {
+                        break own;
+                    }
+                    waiting[level].write(own);
+                    level += 1;
+                };
                 for (r, own) in own.into_iter().enumerate() {
                     for (n, sum) in own.into_iter().enumerate() {
                         let at = sums.add((output + r) * of_output + vectors[n].place);
+                        let added = |earlier: V| if run.adds { earlier.add_product(sum, V::splat(1.0)) } else { sum };
                         if vectors[n].is_whole {
-                            V::load(at).add_product(sum, V::splat(1.0)).store(at);
+                            added(V::load(at)).store(at);
                             continue;
                         }
                         // Through a separate array, so that nothing after the sums is touched.
                         let mut line = [0.0f32; WIDTH_MAX];
                         std::ptr::copy_nonoverlapping(at, line.as_mut_ptr(), run.half);
-                        V::load(line.as_ptr()).add_product(sum, V::splat(1.0)).store(line.as_mut_ptr());
+                        added(V::load(line.as_ptr())).store(line.as_mut_ptr());
                         std::ptr::copy_nonoverlapping(line.as_ptr(), at, run.half);
                     }
                 }
