@@ -213,28 +213,35 @@ impl Sliding {
     /// Finds the largest element in each of a row's windows, to which its gradient goes: the first of several, with NaN above all numbers.
     /// `layout` is that of x, and `room` has space for a row of x.
     #[inline(always)]
-    fn find_largest(
-        &self,
-        row: usize,
-        (x, layout): (Elements, &Spatial),
-        room: &mut [f32],
-        candidates: &mut [Candidate],
-    ) {
-        candidates.fill(Candidate { value: 0.0, element: NONE });
-        let stride = self.strides[2] as u32;
-        self.for_each_row(row, [layout, &self.x], |[start, in_gradient]| {
-            let seen = x.run(start, self.input[2], room);
-            for columns in &self.columns {
-                let mut element = (in_gradient + columns.element) as u32;
-                self.zip(&mut candidates[columns.all()], &seen[columns.element..], |candidate, x| {
-                    let wins =
-                        candidate.element == NONE || x > candidate.value || (x.is_nan() && !candidate.value.is_nan());
-                    let challenger = Candidate { value: x, element };
-                    *candidate = if wins { challenger } else { *candidate };
-                    element = element.wrapping_add(stride);
-                });
-            }
-        });
+    fn find_largest(&self, row: usize, (x, layout): (Elements, &Spatial), room: &mut [f32], largest: &mut Largest) {
+        largest.elements.fill(NONE);
+        let stride = self.strides[2];
+        self.for_each_row(
+            row,
+            [layout, &self.x],
+            #[inline(always)]
+            |[start, in_gradient]| {
+                let seen = x.run(start, self.input[2], room);
+                for columns in &self.columns {
+                    let seen = &seen[columns.element..];
+                    let first = (in_gradient + columns.element) as u32;
+                    let (values, elements) = (&mut largest.values[columns.all()], &mut largest.elements[columns.all()]);
+                    match stride {
+                        1 => challenge(values, elements, seen.iter().copied(), (first, 1)),
+                        // As in `zip`.
+                        2 => {
+                            let pairs = columns.count - 1;
+                            let (values, last_value) = values.split_at_mut(pairs);
+                            let (elements, last_element) = elements.split_at_mut(pairs);
+                            challenge(values, elements, seen.chunks_exact(2).map(|pair| pair[0]), (first, 2));
+                            let last = (first + 2 * pairs as u32, 2);
+                            challenge(last_value, last_element, seen[2 * pairs..].iter().copied(), last);
+                        }
+                        _ => challenge(values, elements, seen.iter().copied().step_by(stride), (first, stride as u32)),
+                    }
+                }
+            },
+        );
     }
 
     /// Distributes a row's gradients evenly among all elements of their windows.
@@ -287,11 +294,28 @@ impl Sliding {
     }
 }
 
-/// The largest element seen so far.
-#[derive(Clone, Copy)]
-struct Candidate {
-    value: f32,
-    element: u32,
+/// The largest elements that the windows of a row have seen so far, and where they are: [`NONE`] if there is none yet.
+struct Largest {
+    values: Vec<f32>,
+    elements: Vec<u32>,
+}
+
+impl Largest {
+    /// For a row of this many windows.
+    fn of(columns: usize) -> Largest {
+        Largest { values: vec![0.0; columns], elements: vec![NONE; columns] }
+    }
+}
+
+/// Replaces the largest elements by those that are larger, given where the first one is and how far apart they are. There are no branches,
+/// so that it compiles to vectors.
+#[inline(always)]
+fn challenge(values: &mut [f32], elements: &mut [u32], seen: impl Iterator<Item = f32>, (first, stride): (u32, u32)) {
+    for (i, ((value, element), x)) in (0u32..).zip(values.iter_mut().zip(elements).zip(seen)) {
+        let wins = (*element == NONE) | (x > *value) | (x.is_nan() & !value.is_nan());
+        *value = if wins { x } else { *value };
+        *element = if wins { first.wrapping_add(i.wrapping_mul(stride)) } else { *element };
+    }
 }
 
 /// Adds a row's gradients to the largest elements of their windows.
@@ -299,13 +323,13 @@ struct Candidate {
 /// # Safety
 /// `dx` must be a channel of the input that no one else touches. If it has 16 bits, windows must not overlap.
 #[inline(always)]
-unsafe fn give_to_largest(candidates: &[Candidate], dy: &[f32], dx: Stored<f32>) {
-    for (candidate, slope) in candidates.iter().zip(dy).filter(|(candidate, _)| candidate.element != NONE) {
-        // SAFETY: the candidate is an element of the channel.
+unsafe fn give_to_largest(largest: &Largest, dy: &[f32], dx: Stored<f32>) {
+    for (&element, slope) in largest.elements.iter().zip(dy).filter(|&(&element, _)| element != NONE) {
+        // SAFETY: it is an element of the channel.
         unsafe {
             match dx.own() {
-                Some(dx) => *dx.add(candidate.element as usize) += slope,
-                None => dx.set(candidate.element as usize, 0.0 + slope),
+                Some(dx) => *dx.add(element as usize) += slope,
+                None => dx.set(element as usize, 0.0 + slope),
             }
         }
     }
@@ -425,7 +449,7 @@ unsafe fn indices(window: &Window, x: &View, y: &View) -> Result<(), String> {
     let (source, target) = (Pointer::<f32>::of(x), Pointer::<i64>::of(y));
     let rows = sliding.output[0] * sliding.output[1];
     for_chunks(y.sizes()[..2].iter().product::<usize>() * rows, ROWS, |tasks| {
-        let mut candidates = vec![Candidate { value: 0.0, element: NONE }; sliding.output[2]];
+        let mut largest = Largest::of(sliding.output[2]);
         for (channel, row) in tasks.map(|task| (task / rows, task % rows)) {
             // SAFETY: a channel's elements lie in the operands, and every task writes different rows.
             let (x, y) = unsafe {
@@ -433,10 +457,12 @@ unsafe fn indices(window: &Window, x: &View, y: &View) -> Result<(), String> {
                 let x = source.slice(sliding.channel(&sliding.x, channel), sliding.x.span);
                 (x, target.slice_mut(start, sliding.output[2]))
             };
-            sliding.find_largest(row, (Elements::Float32(x), &sliding.x), &mut [], &mut candidates);
-            let place =
-                |candidate: &Candidate| if candidate.element == NONE { 0 } else { i64::from(candidate.element) };
-            y.iter_mut().zip(&candidates).for_each(|(y, candidate)| *y = place(candidate));
+            wide(
+                #[inline(always)]
+                || sliding.find_largest(row, (Elements::Float32(x), &sliding.x), &mut [], &mut largest),
+            );
+            let place = |&element: &u32| if element == NONE { 0 } else { i64::from(element) };
+            y.iter_mut().zip(&largest.elements).for_each(|(y, element)| *y = place(element));
         }
     });
     Ok(())
@@ -468,7 +494,7 @@ unsafe fn backward(op: PoolOp, sliding: &Sliding, dy: &View, x: Option<&View>, d
             // SAFETY: the row lies in the task's channel.
             unsafe { dx.store(start, &room[..sliding.input[2]]) };
         }
-        let mut candidates = vec![Candidate { value: 0.0, element: NONE }; columns];
+        let mut largest = Largest::of(columns);
         let mut shares = vec![0.0; columns];
         for row in 0..sliding.output[0] * sliding.output[1] {
             // SAFETY: the row lies in dy, which no one writes.
@@ -477,9 +503,9 @@ unsafe fn backward(op: PoolOp, sliding: &Sliding, dy: &View, x: Option<&View>, d
                 (PoolOp::Max, Some(x)) => wide(
                     #[inline(always)]
                     || {
-                        sliding.find_largest(row, x, &mut room, &mut candidates);
+                        sliding.find_largest(row, x, &mut room, &mut largest);
                         // SAFETY: the channel belongs to the task.
-                        unsafe { give_to_largest(&candidates, dy.run(0, columns, &mut room), dx) };
+                        unsafe { give_to_largest(&largest, dy.run(0, columns, &mut room), dx) };
                     },
                 ),
                 (PoolOp::Average { count_include_pad }, _) => {
