@@ -52,8 +52,9 @@ pub(super) struct WindowGradient {
     region: [usize; 2],
     /// Planes, rows and columns of x that this region sees.
     seen: [usize; 3],
-    /// Images that are packed and summed together, a power of two.
+    /// Images that are packed and summed together, a power of two, and vectors of channels of x in a task.
     images: usize,
+    channel_vectors: usize,
     /// Whether the positions of a channel of y are contiguous.
     y_is_dense: bool,
 }
@@ -90,7 +91,7 @@ impl WindowGradient {
         }
         let seen = seen(region[0], region[1]);
         let y_is_dense = geometry.y.is_dense(geometry.target);
-        let of_one = WindowGradient { block: [rows, columns], region, seen, images: 1, y_is_dense };
+        let of_one = WindowGradient { block: [rows, columns], region, seen, images: 1, channel_vectors: 1, y_is_dense };
         Some(of_one.of_small_images(geometry).unwrap_or(of_one))
     }
 
@@ -102,10 +103,15 @@ impl WindowGradient {
             return None;
         }
         let seen = [geometry.seen(0, 1), geometry.seen(1, rows), geometry.seen(2, columns)];
-        let of_image = seen.iter().product::<usize>() * WIDTH_MAX;
+        // Windows through which positions see one or two elements have too few sums for one vector of channels.
+        let taps_seen = |d: usize| (0..geometry.kernel[d]).filter(|&tap| geometry.sees(d, tap)).count();
+        let all_taps_seen = (0..3).map(taps_seen).product::<usize>().max(1);
+        let channel_vectors = (VECTORS / all_taps_seen).min(geometry.inputs / WIDTH_MAX).max(1);
+        let of_image = seen.iter().product::<usize>() * WIDTH_MAX * channel_vectors;
         let most = (POSITIONS / (rows * columns)).min(PACKED_MAX / of_image).min(geometry.batch);
         let images = 1 << most.checked_ilog2()?;
-        let of_images = WindowGradient { block: [rows, columns], region: [1, rows], seen, images, ..*self };
+        let of_images =
+            WindowGradient { block: [rows, columns], region: [1, rows], seen, images, channel_vectors, ..*self };
         (images > 1).then_some(of_images)
     }
 
@@ -116,16 +122,18 @@ impl WindowGradient {
 
     pub fn tiles(&self, geometry: &Geometry) -> Tiles {
         let several = usize::from(self.images > 1);
-        let outputs_max = WEIGHTS_MAX[several] / (WIDTH_MAX * geometry.taps());
+        let input_tile = self.channel_vectors * WIDTH_MAX;
+        let outputs_max = WEIGHTS_MAX[several] / (input_tile * geometry.taps());
         let mut outputs_max = outputs_max.clamp(CHANNELS_MAX, OUTPUTS_MAX[several]);
-        let count =
-            |outputs: usize| geometry.groups * geometry.inputs.div_ceil(WIDTH_MAX) * geometry.outputs.div_ceil(outputs);
+        let count = |outputs: usize| {
+            geometry.groups * geometry.inputs.div_ceil(input_tile) * geometry.outputs.div_ceil(outputs)
+        };
         while several > 0 && outputs_max > OUTPUTS_MAX[0] && count(outputs_max) < TASKS_MIN {
             outputs_max /= 2;
         }
         let output_tile = even(geometry.outputs, outputs_max / CHANNELS_MAX * CHANNELS_MAX);
         let output_tile = output_tile.next_multiple_of(CHANNELS_MAX);
-        Tiles { lanes: LANES, ..Tiles::of(geometry, [output_tile, WIDTH_MAX]) }
+        Tiles { lanes: LANES, ..Tiles::of(geometry, [output_tile, input_tile]) }
     }
 
     /// The number of buffer elements that [`WindowGradient::add`] needs for a tile.
@@ -144,7 +152,7 @@ impl WindowGradient {
     }
 
     fn packed_of_x(&self) -> usize {
-        (self.images * self.seen.iter().product::<usize>() + LANES) * WIDTH_MAX
+        (self.channel_vectors * self.images * self.seen.iter().product::<usize>() + LANES) * WIDTH_MAX
     }
 
     /// Returns the boxes of positions, in a chunk of rows, whose x is packed together.
@@ -208,6 +216,9 @@ impl WindowGradient {
         };
         for part in spans(inputs * taps, at_once) {
             let fill = |weights: &mut [f32]| {
+                if taps == 1 {
+                    return weights.copy_from_slice(&sums[part.start..][..weights.len()]);
+                }
                 if at_once % taps == 0 {
                     let vectors = &sums[part.start / taps..];
                     // SAFETY: there is a vector of sums for each tap, and the weights of each input lie next to each other.
@@ -278,7 +289,12 @@ dispatch_wide! {
 unsafe fn add_chunk_with<V: Vector>(job: &mut Job) {
     // If few channels would leave vectors half empty, these hold two adjacent taps.
     let are_adjacent = job.geometry.dilations[2] == 1 && job.geometry.kernel[2] > 1;
-    for channels in spans(job.sizes[1], V::WIDTH) {
+    // Vectors of channels are summed together if they are full.
+    let at_once = match job.sizes[1] % V::WIDTH {
+        0 if job.gradient.images > 1 => job.sizes[1],
+        _ => V::WIDTH,
+    };
+    for channels in spans(job.sizes[1], at_once) {
         // SAFETY: the caller's promises; the vector's half has its instructions, too.
         unsafe {
             match channels.len <= V::Half::WIDTH {
@@ -301,8 +317,8 @@ struct Sums {
     is_whole: bool,
 }
 
-/// Adds the sums of up to as many channels as a vector `P` has lanes. They are summed in vectors `V`, which are as wide or hold two of
-/// them.
+/// Adds the sums of up to as many channels as a vector `P` has lanes, or of channels that fill several vectors. They are summed in vectors
+/// `V`, which are as wide or hold two of them.
 ///
 /// # Safety
 /// As [`add_chunk_with`]; if a vector holds two, adjacent taps see adjacent elements, and the tile has no other channels.
@@ -313,7 +329,9 @@ unsafe fn add_channels<V: Vector, P: Vector>(job: &mut Job, channels: Span) {
     let [_, seen_rows, pitch] = plan.seen;
     let lanes = inputs.next_multiple_of(LANES);
     let step = V::WIDTH / P::WIDTH;
-    let mut vectors = Vec::with_capacity(geometry.taps());
+    let image_stride = plan.seen.iter().product::<usize>() * P::WIDTH;
+    let parts: Vec<Span> = spans(channels.len, P::WIDTH).collect();
+    let mut vectors = Vec::with_capacity(parts.len() * geometry.taps());
     for row in 0..kernel[0] * kernel[1] {
         let [plane, row_of_plane] = [row / kernel[1] * dilations[0], row % kernel[1] * dilations[1]];
         if !geometry.sees(0, row / kernel[1]) || !geometry.sees(1, row % kernel[1]) {
@@ -321,27 +339,31 @@ unsafe fn add_channels<V: Vector, P: Vector>(job: &mut Job, channels: Span) {
         }
         let sees = |first: &usize| (*first..kernel[2].min(first + step)).any(|tap| geometry.sees(2, tap));
         for tap in (0..kernel[2]).step_by(step).filter(sees) {
-            vectors.push(Sums {
-                seen: ((plane * seen_rows + row_of_plane) * pitch + tap * dilations[2]) * P::WIDTH,
-                place: (row * kernel[2] + tap) * lanes + channels.start,
+            let seen = ((plane * seen_rows + row_of_plane) * pitch + tap * dilations[2]) * P::WIDTH;
+            let place = (row * kernel[2] + tap) * lanes + channels.start;
+            vectors.extend(parts.iter().enumerate().map(|(number, part)| Sums {
+                seen: seen + number * plan.images * image_stride,
+                place: place + part.start,
                 is_whole: tap + step <= kernel[2],
-            });
+            }));
         }
     }
     let (packed, rest) = job.buffer.split_at_mut(plan.packed_of_x());
     let (gradients, line) = rest.split_at_mut(plan.packed_of_y(outputs, job.dy));
     // SAFETY: the channels exist.
     let elements = unsafe { job.x.at((channels.start * geometry.x.channel) as isize) };
-    let x = Channels { elements, layout: &geometry.x, sizes: [source[1], source[2]], lanes: channels.len };
     let images = job.merges.len();
-    let image_stride = plan.seen.iter().product::<usize>() * P::WIDTH;
     for region in plan.regions(geometry, job.rows) {
-        for image in 0..images {
+        for (number, image) in (0..parts.len()).flat_map(|number| (0..images).map(move |image| (number, image))) {
             // SAFETY: the region's positions exist; there is room for the elements that they see. What is written behind those of an image
             // is overwritten with those of the next one.
             unsafe {
-                let x = Channels { elements: x.elements.at((image * geometry.x.image) as isize), ..x };
-                pack_region::<P>(plan, geometry, &x, region, line, packed.as_mut_ptr().add(image * image_stride));
+                let elements =
+                    elements.at((image * geometry.x.image + parts[number].start * geometry.x.channel) as isize);
+                let sizes = [source[1], source[2]];
+                let x = Channels { elements, layout: &geometry.x, sizes, lanes: parts[number].len };
+                let target = packed.as_mut_ptr().add((number * plan.images + image) * image_stride);
+                pack_region::<P>(plan, geometry, &x, region, line, target);
             }
         }
         let [planes, rows, columns] = region;
