@@ -1,7 +1,7 @@
 //! Feeding: inputs that are written where launches read them, because device and host share one memory.
 //!
 //! Such an input has no second place on the host. Between two steps its memory is given back: the next batch takes as much memory while it
-//! is read, and is moved in piece by piece.
+//! is read, and is moved in piece by piece. Only what outputs were written to stays, because they are read after the step.
 
 use forebay_base::{ByteRange, Command, Region, Space};
 use forebay_device::Device;
@@ -11,10 +11,13 @@ use forebay_plan::{BackingLocation, Plan};
 use crate::backing::{chunks, padded};
 use crate::binding::Binding;
 use crate::error::RuntimeError;
+use crate::releasing::outside;
 
 /// The places in which a plan's inputs are written without a copy to the device.
 pub(crate) struct FedInPlace {
     regions: Vec<Region>,
+    /// The parts of them in which no output is.
+    without_outputs: Vec<Region>,
 }
 
 impl FedInPlace {
@@ -25,7 +28,11 @@ impl FedInPlace {
             let memory = plan.memory(region.memory);
             matches!(memory.space, Space::Device(_)) && memory.kind != MemoryKind::Lent
         };
-        FedInPlace { regions: pieces.filter(on_device).collect() }
+        let regions: Vec<Region> = pieces.filter(on_device).collect();
+        let outputs = plan.outputs.iter().flat_map(|backing| backing.pieces.iter().map(|(_, region)| *region));
+        let outputs: Vec<Region> = outputs.collect();
+        let without_outputs = regions.iter().flat_map(|&region| outside(region, &outputs)).collect();
+        FedInPlace { regions, without_outputs }
     }
 
     /// Whether there are no such inputs.
@@ -44,9 +51,9 @@ impl FedInPlace {
         [first, rest]
     }
 
-    /// Gives back the memory of the places. It is taken again when inputs are written.
+    /// Gives back the memory of the places, except for that of outputs. It is taken again when inputs are written.
     pub fn release(&self, device: &dyn Device, binding: &Binding) {
-        let regions = self.regions.iter().filter_map(|&region| binding.region(region).ok());
+        let regions = self.without_outputs.iter().filter_map(|&region| binding.region(region).ok());
         regions.for_each(|region| device.release_host(region));
     }
 }

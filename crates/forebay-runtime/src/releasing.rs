@@ -6,25 +6,26 @@ use forebay_plan::{BackingLocation, Plan};
 
 /// Everything but the persistent tensors for which `keep` returns true.
 pub(crate) fn all_but(plan: &Plan, keep: &dyn Fn(&str) -> bool) -> Vec<Region> {
-    let mut regions = Vec::new();
-    for (number, memory) in plan.memories.iter().enumerate().filter(|(_, memory)| can_be_released(memory.kind)) {
-        let kept = plan.persistent.iter().filter(|backing| keep(&backing.name));
-        let pieces = kept.flat_map(|backing| &backing.pieces).map(|(_, region)| *region);
-        let mut used: Vec<ByteRange> = pieces
-            .filter(|region| region.memory.0 as usize == number)
-            .map(|region| region.range)
-            .chain([ByteRange::new(memory.size_bytes, memory.size_bytes)])
-            .collect();
-        used.sort_unstable_by_key(|range| range.start);
-        let mut end = 0;
-        for range in used {
-            if range.start > end {
-                regions.push(Region::new(MemoryId(number as u32), end, range.start - end));
-            }
-            end = end.max(range.end);
+    let kept = plan.persistent.iter().filter(|backing| keep(&backing.name));
+    let pieces: Vec<Region> = kept.flat_map(|backing| &backing.pieces).map(|(_, region)| *region).collect();
+    let memories = plan.memories.iter().enumerate().filter(|(_, memory)| can_be_released(memory.kind));
+    memories.flat_map(|(i, memory)| outside(Region::new(MemoryId(i as u32), 0, memory.size_bytes), &pieces)).collect()
+}
+
+/// The parts of a region that none of the others overlaps.
+pub(crate) fn outside(region: Region, others: &[Region]) -> Vec<Region> {
+    let mut used: Vec<ByteRange> =
+        others.iter().filter(|other| other.overlaps(region)).map(|other| other.range).collect();
+    used.push(ByteRange::new(region.range.end, region.range.end));
+    used.sort_unstable_by_key(|range| range.start);
+    let (mut parts, mut end) = (Vec::new(), region.range.start);
+    for range in used {
+        if range.start > end {
+            parts.push(Region::new(region.memory, end, range.start - end));
         }
+        end = end.max(range.end);
     }
-    regions
+    parts
 }
 
 /// The regions that hold a tensor.

@@ -127,6 +127,10 @@ impl Device for CopyDevice {
         self.create_memory(size_bytes)
     }
 
+    fn release_host(&self, region: Region) {
+        bytes_of(&mut self.state.lock().unwrap(), region).fill(0);
+    }
+
     fn create_spill(&self, _: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError> {
         self.create_memory(size_bytes)
     }
@@ -312,6 +316,37 @@ fn contents() -> BTreeMap<String, Contents> {
 
 fn input(value: f32) -> Tensor {
     Tensor::from_f32(&[4], &[value; 4])
+}
+
+/// As when a device shares its memory with the host: the input is dead once the result of the step takes a part of its place.
+#[test]
+fn an_output_in_the_place_of_an_input_is_kept_until_it_is_read() {
+    let device = CopyDevice::new();
+    let place = |start, size| Region::new(DEVICE, start, size);
+    let plan = Plan {
+        memories: vec![PlanMemory { kind: MemoryKind::Reservation, space: Space::Device(0), size_bytes: 64 }],
+        heaps: vec![64],
+        prologue: vec![Command::Map { region: place(0, 64), heap: HeapId(0), heap_offset_bytes: 0 }],
+        streams: vec![PlanStream { name: "compute".to_string() }],
+        commands: vec![
+            Command::Copy { stream: STREAM, from: place(16, 16), to: place(32, 16) },
+            Command::Copy { stream: STREAM, from: place(32, 16), to: place(8, 16) },
+        ],
+        update_start: 2,
+        inputs: vec![backing("x", DataType::Float32, &[8], &[(0, place(0, 32))])],
+        outputs: vec![backing("y", DataType::Float32, &[4], &[(0, place(8, 16))])],
+        ..Plan::default()
+    };
+    let mut executor = Executor::new(device.clone(), plan, &BTreeMap::new()).unwrap();
+    for first in [1.0, 2.0] {
+        let x: Vec<f32> = (0..8).map(|i| first + i as f32).collect();
+        executor.write_input("x", Tensor::from_f32(&[8], &x).bytes()).unwrap();
+        executor.run().unwrap();
+        assert_eq!(executor.read_output("y").unwrap(), Tensor::from_f32(&[4], &x[4..]));
+    }
+    let mut state = device.state.lock().unwrap();
+    let memory = state.memories.values_mut().find(|memory| memory.len() == 64).expect("the device memory");
+    assert_eq!((&memory[..8], &memory[24..32]), (&[0; 8][..], &[0; 8][..]), "the rest of the input is given back");
 }
 
 #[test]
