@@ -184,7 +184,8 @@ fn swish(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-fn swish_of(c: &mut Composer, x: &Part, alpha: f32) -> Result<Part, ModelError> {
+/// x sigmoid(alpha x).
+pub(super) fn swish_of(c: &mut Composer, x: &Part, alpha: f32) -> Result<Part, ModelError> {
     if alpha == 1.0 {
         return c.unary(UnaryOp::Silu, x);
     }

@@ -4,14 +4,17 @@ use forebay_base::DataType;
 use forebay_base::kernel::{BinaryOp, UnaryOp};
 
 use super::attend::default_scale;
+use super::causal::refuse;
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::products;
 use super::shapes::size;
 use crate::error::ModelError;
+use crate::graph::{MICROSOFT, Operation};
 use crate::operator::{NodeView, Operator};
 
 /// The rows of this family.
-pub const ROWS: &[Operator] = &[composed!("LinearAttention", linear_attention)];
+pub const ROWS: &[Operator] =
+    &[composed!("LinearAttention", linear_attention), composed!(MICROSOFT, "LinearAttention", linear_attention)];
 
 /// Maximum number of positions. Each takes several kernels.
 const LENGTH_MAX: u64 = 4096;
@@ -25,16 +28,26 @@ struct Sizes {
     heads: u64,
     /// Number of query heads that share a head of keys.
     group: u64,
+    /// Number of heads of keys that share a query head.
+    shared: u64,
     key: u64,
     value: u64,
+}
+
+impl Sizes {
+    /// Number of query heads, or of groups of them that share a head of keys.
+    fn query_heads(&self) -> u64 {
+        self.heads / self.shared
+    }
 }
 
 /// Processes the positions one after the other, in float32.
 fn linear_attention(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (query, key, value) = (c.input(0)?, c.input(1)?, c.input(2)?);
+    refuse(&view, &["state_window"])?;
     let sizes = sizes(&view, &query, &key, &value)?;
-    let Sizes { batch, length, heads, group, key: key_size, value: value_size } = sizes;
+    let Sizes { batch, length, heads, group, key: key_size, value: value_size, .. } = sizes;
     let (decays, corrects) = match view.string("update_rule", "gated_delta")? {
         "linear" => (false, false),
         "gated" => (true, false),
@@ -57,9 +70,17 @@ fn linear_attention(view: NodeView) -> Result<Decomposition, ModelError> {
         let part = c.cast(part, DataType::Float32);
         c.reshape(&part, shape)
     };
-    let query = wide(&query, &[batch, length, heads, group, key_size])?;
+    let query = wide(&query, &[batch, length, sizes.query_heads(), group, key_size])?;
     let key = wide(&key, &[batch, length, heads, key_size])?;
     let value = wide(&value, &[batch, length, heads, value_size])?;
+    // In ONNX Runtime's operator, several heads of keys can also share a query head.
+    let query = match sizes.shared {
+        1 => query,
+        shared => {
+            let query = c.expand(&query, &[batch, length, sizes.query_heads(), shared, key_size])?;
+            c.reshape(&query, &[batch, length, heads, 1, key_size])?
+        }
+    };
     let decay = if decays { Some(decay(&mut c, sizes)?) } else { None };
     let beta = if corrects { Some(beta(&mut c, sizes)?) } else { None };
     let state_shape = [batch, heads, key_size, value_size];
@@ -117,16 +138,19 @@ fn linear_attention(view: NodeView) -> Result<Decomposition, ModelError> {
 fn sizes(view: &NodeView, query: &Part, key: &Part, value: &Part) -> Result<Sizes, ModelError> {
     let q_heads = size(view, "attribute q_num_heads", view.int("q_num_heads", 0)?)?;
     let heads = size(view, "attribute kv_num_heads", view.int("kv_num_heads", 0)?)?;
-    if heads == 0 || q_heads == 0 || q_heads % heads != 0 {
-        return Err(view.error(format!("{q_heads} query heads cannot share {heads} key heads")));
-    }
+    let is_microsoft = matches!(&view.node.operation, Operation::Onnx { domain, .. } if domain == MICROSOFT);
+    let (group, shared) = match (q_heads, heads) {
+        (1.., 1..) if q_heads % heads == 0 => (q_heads / heads, 1),
+        (1.., 1..) if is_microsoft && heads % q_heads == 0 => (1, heads / q_heads),
+        _ => return Err(view.error(format!("{q_heads} query heads cannot share {heads} key heads"))),
+    };
     let fits = || {
         let &[batch, length, hidden] = query.ty.shape.as_slice() else { return None };
         let key_size = Some(hidden / q_heads).filter(|size| size * q_heads == hidden)?;
         let &[v_batch, v_length, v_hidden] = value.ty.shape.as_slice() else { return None };
         let value_size = Some(v_hidden / heads).filter(|size| size * heads == v_hidden)?;
         let same = [v_batch, v_length] == [batch, length] && key.ty.shape == [batch, length, heads * key_size];
-        same.then_some(Sizes { batch, length, heads, group: q_heads / heads, key: key_size, value: value_size })
+        same.then_some(Sizes { batch, length, heads, group, shared, key: key_size, value: value_size })
     };
     let sizes = fits().ok_or_else(|| {
         view.error(format!(

@@ -92,6 +92,7 @@ pub const FAMILIES: &[&[Operator]] = &[
     microsoft::attention::ROWS,
     microsoft::diffusion::ROWS,
     microsoft::embedding::ROWS,
+    microsoft::experts::ROWS,
     microsoft::quantized::ROWS,
     microsoft::recurrent::ROWS,
     normalization::ROWS,

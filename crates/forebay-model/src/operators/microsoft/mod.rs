@@ -3,6 +3,7 @@
 pub mod attention;
 pub mod diffusion;
 pub mod embedding;
+pub mod experts;
 pub mod quantized;
 pub mod recurrent;
 

@@ -143,7 +143,13 @@ fn product_of_bits(view: NodeView) -> Result<Decomposition, ModelError> {
 }
 
 /// Bytes as numbers of `bits` bits, the lower ones first: [rows, columns] of float32, which represents all of them exactly.
-fn unpacked(c: &mut Composer, packed: &Part, rows: u64, columns: u64, bits: i64) -> Result<Part, ModelError> {
+pub(super) fn unpacked(
+    c: &mut Composer,
+    packed: &Part,
+    rows: u64,
+    columns: u64,
+    bits: i64,
+) -> Result<Part, ModelError> {
     let mut numbers = c.cast(packed, DataType::Float32);
     let mut width = 8;
     // Splits each number into its lower and its upper half until all have `bits` bits.

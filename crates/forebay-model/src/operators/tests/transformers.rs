@@ -315,6 +315,44 @@ fn of_microsoft(op_type: &str) -> Option<Vec<Sample>> {
                 1,
             ),
         ],
+        "MoE" => {
+            let of = |tokens: u64, rows: u64, columns: u64| {
+                let mut inputs = vec![fed(&[tokens, 4]), fed(&[tokens, 5]), fed(&[5, rows, 4]), fed(&[5, rows])];
+                inputs.extend([fed(&[5, 4, columns]), fed(&[5, 4])]);
+                inputs
+            };
+            let two = |activation: &str| vec![int("k", 2), text("activation_type", activation)];
+            let more = |attributes| [two("swiglu"), attributes].concat();
+            vec![
+                (1, of(2, 3, 3), two("silu"), 1),
+                (1, of(6, 3, 3), [two("gelu"), vec![int("normalize_routing_weights", 1)]].concat(), 1),
+                (1, of(6, 6, 3), more(vec![int("swiglu_fusion", 1), float("swiglu_limit", 0.5)]), 1),
+                (1, of(2, 6, 3), more(vec![int("swiglu_fusion", 2), float("activation_beta", 1.0)]), 1),
+                (1, with(of(6, 3, 3), vec![fed(&[5, 3, 4])]), more(vec![float("activation_alpha", 1.5)]), 1),
+            ]
+        }
+        "QMoE" => {
+            let of = |tokens: u64| {
+                let mut inputs = vec![fed(&[1, tokens, 32]), fed(&[tokens, 5])];
+                inputs.extend([bytes(&[5, 16, 16]), fed(&[5, 16]), fed(&[5, 16])]);
+                inputs.extend([bytes(&[5, 32, 8]), fed(&[5, 32]), Input::Absent]);
+                inputs
+            };
+            let absent = |count: usize| (0..count).map(|_| Input::Absent).collect::<Vec<_>>();
+            let zeros = [absent(3), vec![bytes(&[5, 8]), bytes(&[5, 16])]].concat_inputs();
+            vec![
+                (1, of(6), vec![int("k", 2), text("activation_type", "silu")], 1),
+                (1, with(of(2), zeros), vec![int("k", 2), text("activation_type", "identity")], 1),
+            ]
+        }
+        "LinearAttention" => {
+            let inputs = vec![fed(&[2, 3, 12]), fed(&[2, 3, 24]), fed(&[2, 3, 8]), Input::Absent, fed(&[2, 3, 4])];
+            vec![(1, with(inputs, vec![fed(&[2, 3, 1])]), vec![int("q_num_heads", 2), int("kv_num_heads", 4)], 2)]
+        }
+        "CausalConvWithState" => vec![
+            (1, vec![fed(&[2, 3, 5]), fed(&[3, 1, 4])], vec![text("activation", "silu")], 2),
+            (1, vec![fed(&[2, 3, 5]), fed(&[3, 1, 3]), Input::Absent, fed(&[2, 3, 4])], vec![int("dilation", 2)], 2),
+        ],
         "DynamicQuantizeLSTM" => {
             let weights = |scale: &[u64]| {
                 let (w, r) = (Input::Fed(Int8, vec![2, 3, 16]), Input::Fed(Int8, vec![2, 4, 16]));

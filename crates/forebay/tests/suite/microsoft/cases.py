@@ -339,3 +339,37 @@ plain = helper.make_model(plain, opset_imports=[helper.make_opsetid("", 17)], ir
 first, bias = [np.moveaxis(array, -1, 1).copy() for array in (x, weights)], values(6)
 expected = [np.moveaxis(computed(plain, ["y"], {"x": first[0], "w": first[1], "b": bias})[0], 1, -1).copy()]
 case("nhwc_conv", "NhwcConv", [x, weights, bias], expected=expected, **window)
+
+# Experts: of few tokens, the weights of the chosen ones are copied; of many, all experts run.
+for tokens, name in ((2, "few"), (7, "many")):
+    scores = values(tokens, 6)
+    dense = [Constant(values(6, 12, 8)), Constant(values(6, 12)), Constant(values(6, 8, 12)), Constant(values(6, 8))]
+    for activation in ("relu", "gelu", "silu", "identity"):
+        case(f"experts_{name}_{activation}", "MoE", [values(1, tokens, 8), scores, *dense], k=2, activation_type=activation)
+    gated = [dense[0], dense[1], Constant(values(6, 8, 6)), dense[3]]
+    swiglu = {"activation_type": "swiglu", "swiglu_fusion": 1, "activation_alpha": 1.3, "activation_beta": 0.7, "swiglu_limit": 0.9}
+    case(f"experts_{name}_swiglu", "MoE", [values(tokens, 8), scores, *gated], k=3, normalize_routing_weights=1, **swiglu)
+    for width in (2, 4, 8):
+        # With blocks of 8 bits, ONNX Runtime also rounds the tokens to 8 bits.
+        for block in (0, 16) if width < 8 else (0,):
+            blocks = (32 // block,) if block else ()
+            up = [packed(6, 64, 32 * width // 8), Constant(0.01 + 0.01 * RANDOM.random((6, 64, *blocks)).astype(np.float32)), Constant(values(6, 64))]
+            down = [packed(6, 32, 32 * width // 8), Constant(0.01 + 0.01 * RANDOM.random((6, 32, *blocks)).astype(np.float32)), Constant(values(6, 32))]
+            attributes = {"k": 2, "expert_weight_bits": width, **swiglu, **({"block_size": block} if block else {})}
+            inputs = [values(tokens, 32), scores, *up, *down]
+            case(f"packed_experts_{name}_{width}_{block}", "QMoE", inputs, **attributes)
+            case(f"packed_experts_{name}_{width}_{block}_shares", "QMoE", [*inputs, *[None] * 6, RANDOM.random((tokens, 6)).astype(np.float32)],
+                 normalize_routing_weights=1, **attributes)
+            if width < 8:
+                zeros = [packed(6, rows, blocks[0] * width // 8 or 1) if block else packed(6, rows * width // 8) for rows in (64, 32)]
+                case(f"packed_experts_{name}_{width}_{block}_zeros", "QMoE", [*inputs, *[None] * 3, *zeros], **attributes)
+
+decays = -RANDOM.random((2, 3, 4)).astype(np.float32)
+rates = RANDOM.random((2, 3, 4)).astype(np.float32)
+for queries in (2, 4, 8):
+    states = [values(2, 3, 6 * queries), values(2, 3, 24), values(2, 3, 20), values(2, 4, 6, 5)]
+    for rule, more in (("linear", []), ("gated", [decays]), ("delta", [None, rates]), ("gated_delta", [decays, rates])):
+        case(f"linear_{rule}_{queries}", "LinearAttention", [*states, *more], ("y", "state"), q_num_heads=queries, kv_num_heads=4, update_rule=rule)
+case("causal", "CausalConvWithState", [values(2, 3, 7), Constant(values(3, 1, 4)), Constant(values(3)), values(2, 3, 3)], ("y", "state"), activation="silu")
+case("causal_zeros", "CausalConvWithState", [values(2, 3, 2), Constant(values(3, 1, 4))], ("y", "state"))
+case("causal_dilated", "CausalConvWithState", [values(2, 3, 7), Constant(values(3, 1, 3)), None, values(2, 3, 4)], ("y", "state"), dilation=2)
