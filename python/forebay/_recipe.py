@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
 from ._checks import checked, flag, instance, number, optional, text, whole
+from ._optimizers import Optimizer, optimizer_given
 from .errors import InvalidArgument
 
 
@@ -74,6 +75,11 @@ class ParameterGroup:
     frozen: bool = False
     #: A learning-rate schedule for this group; not ``"plateau"``.
     schedule: Optional[Schedule] = None
+    #: An optimizer of the same kind, whose numbers replace those of the trainer's optimizer.
+    optimizer: Optional[Optimizer] = None
+    #: The number of steps before the first one of these parameters, if they were frozen until then. Optimizers that depend on the number of a
+    #: step count from there.
+    updates_before: int = 0
 
 
 def recipe(
@@ -86,6 +92,7 @@ def recipe(
     accumulate: int = 1,
     average: Optional[float] = None,
     layer_decay: Optional[float] = None,
+    maximize: bool = False,
 ) -> Dict[str, Any]:
     """Converts a recipe for the native module."""
     limits = {"value": clip_value, "norm": clip_norm, "global_norm": clip_global_norm}
@@ -100,19 +107,22 @@ def recipe(
         "accumulate": whole("accumulate", accumulate, 1),
         "average": optional(number, "average", average),
         "layer_decay": optional(number, "layer_decay", layer_decay),
+        "maximize": flag("maximize", maximize),
     }
 
 
 def _group_given(group: ParameterGroup) -> Any:
     instance("groups", group, (ParameterGroup,), "a sequence of forebay.ParameterGroup, such as [forebay.ParameterGroup('conv*')]")
     patterns = group.pattern if isinstance(group.pattern, (list, tuple)) else [group.pattern]
-    return (
-        [text("pattern of ParameterGroup", pattern) for pattern in patterns],
-        number("rate_factor of ParameterGroup", group.rate_factor),
-        optional(number, "weight_decay of ParameterGroup", group.weight_decay),
-        flag("frozen of ParameterGroup", group.frozen),
-        None if group.schedule is None else _given(group.schedule),
-    )
+    return {
+        "patterns": [text("pattern of ParameterGroup", pattern) for pattern in patterns],
+        "rate_factor": number("rate_factor of ParameterGroup", group.rate_factor),
+        "weight_decay": optional(number, "weight_decay of ParameterGroup", group.weight_decay),
+        "frozen": flag("frozen of ParameterGroup", group.frozen),
+        "schedule": None if group.schedule is None else _given(group.schedule),
+        "optimizer": None if group.optimizer is None else optimizer_given(group.optimizer),
+        "updates_before": whole("updates_before of ParameterGroup", group.updates_before),
+    }
 
 
 def _given(schedule: Schedule) -> Dict[str, Any]:

@@ -18,13 +18,13 @@ from torch.utils import _pytree
 from . import _losses
 from ._losses import Loss, OutputLoss, loss_named
 from ._optimizers import Optimizer
-from ._torch_attributes import Fixed, kept, warn_about
+from ._torch_attributes import Attributes, Fixed, kept, warn_about
 from ._torch_dropping import paths_drop
 from ._torch_embeddings import padding_rows_stay
 from ._torch_gradients import FinalError, Places, drawn_only_in_training, keep_input, look, sources, writing_gradients
 from ._torch_module import is_training, refuse_hook, refuse_others, refuse_parts
 from ._torch_states import NEXT, Carried, Noticing, States, add_to_names, averages_are_computed, evaluates_otherwise, refused, slots, version
-from ._torch_tracing import as_written, depends_on_batch, exporting, one_way
+from ._torch_tracing import Conversion, as_written, depends_on_batch, exporting, one_way
 from .errors import Error, InvalidArgument
 
 if TYPE_CHECKING:
@@ -263,6 +263,8 @@ class Export:
         if self.batch_size is not None:
             ways.append(lambda: self._write(dynamo=False, open_batch=True))
         ways.append(lambda: self._write(dynamo=False, open_batch=False))
+        if self.batch_size is not None and hasattr(_untyped, "export"):
+            ways.append(lambda: self._write(dynamo=True, open_batch=True))
         ways.append(lambda: self._write(dynamo=True, open_batch=False))
         return ways
 
@@ -297,7 +299,11 @@ class Export:
             keywords = {"dynamo": True, "optimize": False, "verbose": False}
         if "dynamo" not in inspect.signature(_untyped.onnx.export).parameters:
             keywords.pop("dynamo")
-        if open_batch:
+        if open_batch and dynamo:
+            of_each = tuple({0: _untyped.export.Dim("batch")} for _ in self._inputs)
+            takes_any = any(each.kind == inspect.Parameter.VAR_POSITIONAL for each in inspect.signature(module.forward).parameters.values())
+            keywords["dynamic_shapes"] = (of_each,) if takes_any else of_each
+        elif open_batch:
             named = [*self._names] if isinstance(self.loss, OutputLoss) else [*self._names, OUTPUT]
             keywords["dynamic_axes"] = {name: {0: "batch"} for name in named}
         # This exporter takes names from the attributes that lead to a tensor.
@@ -314,16 +320,18 @@ class Export:
                     module.train()
                 if not isinstance(self.loss, OutputLoss):
                     hooks.append(self._module.register_forward_hook(self._refuse_several))
+                begin = [Attributes(self._own), Attributes(self._loss)]
                 if dynamo:
                     # This exporter does not run the module, so what a run changes is found here.
                     look(self._module, self._inputs, True, self._places, states)
                     self._note_changes(states)
 
-                def write() -> None:
+                def write(inputs: Tuple[torch.Tensor, ...], path: str, with_values: bool = True) -> None:
                     _untyped.onnx.export(
                         module,
-                        self._inputs,
-                        self.folder.path,
+                        inputs,
+                        path,
+                        export_params=with_values,
                         training=torch.onnx.TrainingMode.PRESERVE,
                         opset_version=_OPSET,
                         input_names=self._names,
@@ -335,14 +343,12 @@ class Export:
                     if self.carried:
                         raise Error("PyTorch's newer exporter cannot express what a module changes")
                     self._places.refuse()
-                    write()
+                    write(self._inputs, self.folder.path)
                 else:
                     self._places = Places()
                     try:
                         with one_way() as sizes, writing_gradients(module, True, self._places, states):
-                            write()
-                        baked = None if self.batch_size is None else depends_on_batch(self._module, self._inputs, sizes, states)
-                        self.one_size = None if baked is None else f"the module uses it as a Python number {baked}"
+                            write(self._inputs, self.folder.path)
                     finally:
                         self._note_changes(states)
                     others = [name for name in self.carried if evaluates_otherwise(states.slot(name))]
@@ -350,8 +356,23 @@ class Export:
                 self._refuse_states(states_of_loss)
                 for fixed in self._fixed:
                     fixed.exempt_changes()
+                self._places.constants.settle(self._own, self._loss)
                 self._counting = attributes.check(lambda: self._module(*self._inputs))
-                if dynamo and self.batch_size is not None:
+                if not dynamo and (open_batch or self.batch_size is not None and self.one_size is None):
+
+                    def write_other(inputs: Tuple[torch.Tensor, ...], path: str) -> List[Conversion]:
+                        states.restore()
+                        for each in begin:
+                            each.restore()
+                        carrying.states = States(self._own)
+                        with one_way() as found, writing_gradients(module, True, Places(), carrying.states):
+                            write(inputs, path, False)
+                        return found
+
+                    self.one_size = depends_on_batch(self._module, self._inputs, self.folder.path, open_batch, sizes, write_other)
+                if dynamo and open_batch:
+                    self.one_size = None
+                elif dynamo and self.batch_size is not None:
                     self.one_size = "PyTorch's newer exporter, which this module needs, writes it into the export"
                 if open_batch and self.one_size is not None:
                     raise Error(f"the export is for one batch size: {self.one_size}")
@@ -381,7 +402,7 @@ class Export:
                 "which can change its buffers"
             )
 
-    def _versions_of_loss(self) -> Dict[str, Tuple[int, int]]:
+    def _versions_of_loss(self) -> Dict[str, Tuple[int, ...]]:
         return {name: version(place.get()) for name, place in self._of_loss.items()}
 
     def refuse_changes(self) -> None:
@@ -399,6 +420,7 @@ class Export:
                 f"'{changed[0]}' of the loss has changed since the trainer was made, but its export has the former values; make another trainer, which "
                 "takes over the optimizer's state"
             )
+        self._places.constants.refuse_changes()
 
     def refuse_size(self, count: int, parts: int = 1) -> None:
         """Rejects a batch size that the latest export is not for.

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List, Optional, cast
 
 import torch
 
+from ._torch_mathematics import correlation, covariance, ctc_loss, digamma, distances_of_pairs, lgamma, most_frequent
 from .errors import InvalidArgument
 
 _functional: Any = torch.nn.functional
@@ -248,6 +249,12 @@ EXPORTED: Dict[Any, Callable[..., Any]] = {
     _untyped.scatter_reduce: _scatter_reduce,
     torch.Tensor.scatter_reduce: _scatter_reduce,
     _untyped.searchsorted: _search,
+    _functional.ctc_loss: ctc_loss,
+    _functional.pdist: distances_of_pairs(_length),
+    _untyped.pdist: distances_of_pairs(_length),
+    _untyped.special.gammaln: lgamma,
+    _untyped.special.digamma: digamma,
+    _untyped.special.psi: digamma,
 }
 for _name, _function in (
     ("cumprod", _running_product),
@@ -257,6 +264,11 @@ for _name, _function in (
     ("median", _median),
     ("bincount", _count),
     ("hypot", _hypotenuse),
+    ("lgamma", lgamma),
+    ("digamma", digamma),
+    ("mode", most_frequent),
+    ("cov", covariance),
+    ("corrcoef", correlation),
     ("fmax", _extreme_number(True)),
     ("fmin", _extreme_number(False)),
 ):

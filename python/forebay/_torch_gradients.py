@@ -17,9 +17,10 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
+from ._torch_constants import Constants
 from ._torch_dropping import FUNCTIONS
 from ._torch_functions import EXPORTED, ended
-from ._torch_states import States, is_data, notes_statistics, run_following, traced, untraced
+from ._torch_states import States, counted, notes_statistics, run_following, traced, untraced
 from .errors import Error
 
 # Parts of PyTorch have no types.
@@ -91,6 +92,8 @@ class Places:
         self._found: List[str] = []
         #: Where it draws random numbers other than those of dropout.
         self.draws: List[str] = []
+        #: The tensors of others that it uses.
+        self.constants = Constants()
 
     def add(self, what: str) -> None:
         """Adds the line of the module's code that is being run."""
@@ -126,14 +129,13 @@ class _Watch(_Noting):
         named = kwargs or {}
         if not _untyped.jit.is_tracing():
             return func(*args, **named)
+        # Otherwise, the trace would hold the numbers of the example.
+        func = counted(func, args)
         notes_statistics(func, args, named, self._states)
         if func is _batch_norm and self._trains:
             func = self._normalize
         elif isinstance(func, (FunctionType, BuiltinFunctionType, MethodDescriptorType)):
             func = EXPORTED.get(func, FUNCTIONS.get(func, func))
-        elif is_data(func):
-            # The trace would hold the numbers of the example.
-            func = torch.Tensor.detach
         elif getattr(func, "__self__", None) in _ADJOINTS and not args[0].is_complex():
             func = _transposed
         name = getattr(func, "__name__", "")
@@ -143,6 +145,9 @@ class _Watch(_Noting):
             _refuse_hook()
         target = args[0] if args and isinstance(args[0], torch.Tensor) else None
         before = None if target is None else target._version
+        for each in _tree.tree_leaves((args, named)):
+            if isinstance(each, torch.Tensor) and _is_constant(each):
+                self._places.constants.note(each, lambda: place(frame_of_the_module()))
         given = _sources_of_gradients(func, args, named)
         if any(each.grad_fn is None and traced(each) is None for each in given):
             raise FinalError(
@@ -195,8 +200,7 @@ class _Look(_Noting):
         given = _sources_of_gradients(func, args, named)
         if getattr(func, "__name__", "") == "register_hook":
             _refuse_hook()
-        if is_data(func):
-            func = torch.Tensor.detach
+        func = counted(func, args)
         notes_statistics(func, args, named, self._states)
         self._states.target(func, args, named)
         result = func(*args, **named)
@@ -209,6 +213,12 @@ class _Look(_Noting):
             if isinstance(value, torch.Tensor) and value.is_floating_point() and not value.requires_grad:
                 self._places.add("lets no gradient pass")
         return result
+
+
+def _is_constant(tensor: torch.Tensor) -> bool:
+    """Returns whether the trace has a tensor's values."""
+    value = traced(tensor)
+    return value is None or value.node().kind() == "prim::Constant"
 
 
 def _refuse_hook() -> None:

@@ -19,9 +19,10 @@ from ._arrays import Native, from_native, to_native
 from ._model import Model, native_model
 from ._options import EngineOptions, Size
 from ._torch_attributes import constants, kept, warn_about
+from ._torch_constants import Constants
 from ._torch_embeddings import padding_rows_stay
 from ._torch_gradients import FinalError, Places, look, writing_gradients
-from ._torch_states import NEXT, Carried, Noticing, States, add_to_names, averages_are_computed, refused, slots
+from ._torch_states import NEXT, Carried, Noticing, States, add_to_names, averages_are_computed, refused, slots, version
 from ._torch_tracing import as_written, exporting, one_way
 from .errors import Error, InvalidArgument
 
@@ -276,7 +277,8 @@ class _Passes:
         # Other buffers are constants of the plans, except for counters, which no output depends on.
         taken = {name[len(_PREFIX) :] for name in self._names}
         is_constant = {name: name not in taken and not name.endswith(_COUNTER) for name in buffers}
-        self._constants = {name: _state(buffer) for name, buffer in buffers.items() if is_constant[name]}
+        self._constants = {name: version(buffer) for name, buffer in buffers.items() if is_constant[name]}
+        self._others = exported.constants
         updated = {name[len(NEXT) + len(_PREFIX) :] for name, _, _ in self._forwards.outputs() if name.startswith(NEXT)}
         refuse_unchanged([name[len(_PREFIX) :] for name in exported.changed if name[len(_PREFIX) :] not in updated])
 
@@ -284,9 +286,10 @@ class _Passes:
         return _forebay.Session(native_model(self._model), self._engine, _options.open_sizes(None, None), part, self._training)
 
     def is_stale(self, module: nn.Module) -> bool:
-        """Returns whether a buffer that the plans hold as a constant has changed."""
+        """Returns whether a buffer, or a tensor of others, that the plans hold as a constant has changed."""
         buffers = dict(module.named_buffers(remove_duplicate=False))
-        return any(name not in buffers or _state(buffers[name]) != state for name, state in self._constants.items())
+        is_changed = any(name not in buffers or version(buffers[name]) != state for name, state in self._constants.items())
+        return is_changed or self._others.changed() is not None
 
     def tensors(self, module: nn.Module, inputs: Tuple[Any, ...], step: torch.Tensor) -> List[torch.Tensor]:
         """Returns the current inputs of the plans."""
@@ -370,11 +373,6 @@ def is_training(module: nn.Module) -> bool:
     return any(each.training for each in module.modules())
 
 
-def _state(buffer: torch.Tensor) -> Tuple[int, int]:
-    """Returns a value that changes when a buffer is overwritten."""
-    return id(buffer), buffer._version
-
-
 def _refuse_other_gradients(module: nn.Module, inputs: Sequence[torch.Tensor]) -> None:
     """Rejects gradients of types other than float32, which would silently be missing."""
     named = [(f"'{name}'", parameter) for name, parameter in module.named_parameters()]
@@ -413,6 +411,8 @@ class _Exported(NamedTuple):
     counts: Dict[str, int]
     #: Where its gradients are not those of the export.
     lost: Places
+    #: The tensors of others whose values it has.
+    constants: Constants
     #: Why the exporter that is tried first could not export it.
     failure: Optional[Error]
 
@@ -484,7 +484,8 @@ def _export(flat: _Flat, inputs: Tuple[Any, ...], names: List[str], path: str) -
         for each, was in modes:
             each.training = was
         states.restore()
-    return _Exported(outputs, changed, carried, counts, lost, failure)
+    places.constants.settle(flat.module)
+    return _Exported(outputs, changed, carried, counts, lost, places.constants, failure)
 
 
 def counters(module: nn.Module, owners: Iterable[str]) -> List[Tuple[str, torch.Tensor]]:

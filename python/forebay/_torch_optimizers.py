@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Sequence, Tuple, Union
 
 import torch
 from torch import nn
 
-from ._optimizers import SGD, Adadelta, Adagrad, Adam, Adam8bit, Adamax, AdamW, AdamW8bit, NAdam, Optimizer, RAdam, RMSprop
+from ._optimizers import SGD, Adadelta, Adagrad, Adam, Adam8bit, Adamax, AdamW, AdamW8bit, NAdam, Optimizer, RAdam, RMSprop, optimizer_given
 from .errors import InvalidArgument
 
 #: Parameters with fewer elements have float32 moments, here and by default in bitsandbytes.
 QUANTIZED_MIN = 4096
 
 
-def of_torch(optimizer: torch.optim.Optimizer) -> Tuple[Optimizer, List[Tuple[float, float]]]:
-    """Converts a PyTorch optimizer to a Forebay optimizer with the settings of its first parameter group, and returns the learning rate
-    and the weight decay of each group as well.
+def of_torch(optimizer: torch.optim.Optimizer) -> List[Optimizer]:
+    """Converts a PyTorch optimizer to a Forebay optimizer for each of its parameter groups.
 
     Raises:
-        forebay.InvalidArgument: Forebay has no such optimizer, or its parameter groups differ in other settings.
+        forebay.InvalidArgument: Forebay has no such optimizer, or its parameter groups need different state.
     """
     untyped: Any = optimizer
     if getattr(untyped, "_optimizer_step_pre_hooks", None) or getattr(untyped, "_optimizer_step_post_hooks", None):
@@ -32,18 +30,38 @@ def of_torch(optimizer: torch.optim.Optimizer) -> Tuple[Optimizer, List[Tuple[fl
     found = [_of_group(optimizer, group) for group in optimizer.param_groups]
     first = found[0]
     for number, each in enumerate(found):
-        if replace(each, learning_rate=first.learning_rate, weight_decay=first.weight_decay) != first:
+        if _kind(each) != _kind(first):
             raise InvalidArgument(
-                f"parameter group {number} of the optimizer has other settings than the first: {each}, not {first}. Groups can differ in "
-                "learning rate and weight decay; make the other settings equal"
+                f"parameter group {number} of the optimizer needs other state than the first: {each}, not {first}. Groups can differ in "
+                "numbers; make flags equal, and momentum and dampening 0 in all groups or in none"
             )
-    return first, [(each.learning_rate, each.weight_decay) for each in found]
+    maximizes(optimizer)
+    return found
+
+
+def maximizes(optimizer: torch.optim.Optimizer) -> bool:
+    """Returns whether an optimizer raises the loss.
+
+    Raises:
+        forebay.InvalidArgument: Its parameter groups differ.
+    """
+    found = {bool(group.get("maximize")) for group in optimizer.param_groups}
+    if len(found) > 1:
+        raise InvalidArgument(
+            f"some parameter groups of the {type(optimizer).__name__} optimizer have maximize=True and others do not; make them equal, and "
+            "reverse gradients in the module where they differ"
+        )
+    return True in found
+
+
+def _kind(ours: Optimizer) -> Tuple[Any, ...]:
+    """Returns what must be equal in all parameter groups, because plans and state depend on it."""
+    given = optimizer_given(ours)
+    return (given["kind"], given["momentum"] != 0, *(given[name] for name in ("nesterov", "centered", "decoupled")))
 
 
 def _of_group(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Optimizer:
     """Converts one parameter group."""
-    if group.get("maximize"):
-        raise InvalidArgument(f"Forebay does not support {type(optimizer).__name__} with maximize=True; negate the loss instead")
     rate, decay = float(group["lr"]), float(group.get("weight_decay", 0.0))
     if type(optimizer) is torch.optim.SGD:
         momentum, dampening = float(group["momentum"]), float(group["dampening"])

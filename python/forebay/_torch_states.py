@@ -53,9 +53,17 @@ def slots(module: nn.Module) -> Dict[str, Slot]:
     return found
 
 
-def version(tensor: torch.Tensor) -> Tuple[int, int]:
-    """Returns a value that changes when a tensor is overwritten or replaced."""
-    return tensor._version, tensor.data_ptr()
+def version(tensor: torch.Tensor) -> Tuple[int, ...]:
+    """Returns a value that changes when a tensor is overwritten or replaced. PyTorch does not count changes through ``.data``, so sums of its
+    bytes are part of it."""
+    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+        return (tensor._version,)
+    elements = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    if elements.storage_offset() % 8 != 0:
+        elements = elements.clone()
+    whole = elements.numel() // 64 * 64
+    sums = elements[:whole].view(torch.int64).view(8, -1).sum(1).tolist() if whole > 0 else []
+    return (tensor._version, tensor.data_ptr(), *sums, *elements[whole:].tolist())
 
 
 class _Held(NamedTuple):
@@ -194,16 +202,28 @@ class Noticing(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
         named = kwargs or {}
-        if is_data(func):
-            func = torch.Tensor.detach
+        func = counted(func, args)
         notes_statistics(func, args, named, self._states)
         self._states.target(func, args, named)
         return func(*args, **named)
 
 
-def is_data(func: Any) -> bool:
-    """Returns whether a function reads the attribute ``data`` of a tensor."""
-    return getattr(func, "__self__", None) is torch.Tensor.data and func.__name__ == "__get__"
+def counted(func: Any, args: Tuple[Any, ...]) -> Any:
+    """Returns the function itself or, if it reads or sets the attribute ``data`` of a tensor, one that does the same and whose changes PyTorch
+    counts and traces."""
+    if getattr(func, "__self__", None) is not torch.Tensor.data:
+        return func
+    if func.__name__ == "__get__":
+        return torch.Tensor.detach
+    if func.__name__ == "__set__" and (args[0].shape, args[0].dtype) == (args[1].shape, args[1].dtype):
+        return overwrite_
+    return func
+
+
+def overwrite_(target: torch.Tensor, value: torch.Tensor) -> None:
+    with torch.no_grad():
+        # What is set can be a view of what it replaces.
+        target.copy_(value.clone())
 
 
 # Tracing.

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import mmap
+import os
+import pickle
+import random
 import sys
+import tempfile
 import threading
 import warnings
+from itertools import zip_longest
 from types import FrameType
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+import numpy as np
 import torch
 from torch import nn
 
 from . import _torch_functions
-from ._torch_gradients import FinalError, Places, frame_of_the_module, is_computed, is_pytorchs_or_ours, place, writing_gradients
-from ._torch_states import States, untraced
-from .errors import Error
+from ._torch_gradients import FinalError, frame_of_the_module, is_computed, is_pytorchs_or_ours, place
+from ._torch_states import untraced
+from .errors import Error, InvalidArgument
 
 # Parts of PyTorch have no types.
 _untyped: Any = torch
@@ -24,6 +31,8 @@ _untyped: Any = torch
 _METHODS = ("__bool__", "__int__", "__float__", "__index__", "item", "tolist", "numpy", "__array__")
 #: Those that use its first size as a Python number.
 _LENGTHS = ("__len__", "__iter__")
+#: The least number of samples in a batch of which a half is tried first.
+_HALVED_MIN = 8
 _lock = threading.RLock()
 
 
@@ -33,8 +42,10 @@ def exporting() -> Iterator[None]:
     exporters know.
 
     Raises:
+        forebay.InvalidArgument: The module draws random numbers that its export would repeat.
         forebay.Error: The exporter warned that its result computes something else.
     """
+    drawn = pickle.dumps((random.getstate(), np.random.get_state(legacy=False)))
     fast: Any = _untyped.backends.mha
     was_fast = fast.get_fastpath_enabled()
     with warnings.catch_warnings(record=True) as caught, _untyped.random.fork_rng(devices=[]), _quiet():
@@ -44,6 +55,16 @@ def exporting() -> Iterator[None]:
             yield
         finally:
             fast.set_fastpath_enabled(was_fast)
+            now = pickle.dumps((random.getstate(), np.random.get_state(legacy=False)))
+            if now != drawn:
+                of_python, of_numpy = pickle.loads(drawn)
+                random.setstate(of_python)
+                np.random.set_state(of_numpy)
+    if now != drawn:
+        raise InvalidArgument(
+            "the module draws random numbers with Python's random or with NumPy when it runs, but its export has those of one run; draw them with "
+            "torch, or pass them as inputs"
+        )
     if any("duplicated values" in str(each.message) for each in caught):
         raise Error(
             "PyTorch cannot export the module: index_add and index_put would lose all but one of the values that are added "
@@ -143,31 +164,109 @@ def _is_text(frame: FrameType) -> bool:
     return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith(("FORMAT", "CONVERT"))
 
 
-def depends_on_batch(module: nn.Module, inputs: Tuple[torch.Tensor, ...], sizes: Sequence[Conversion], states: States) -> Optional[str]:
-    """Returns where a module converts sizes to other numbers if the batch has another size, as its export would not, or ``None`` if the numbers are
-    the same or PyTorch cannot run other batches."""
-    if not sizes:
-        return None
+def depends_on_batch(
+    module: nn.Module,
+    inputs: Tuple[torch.Tensor, ...],
+    path: str,
+    is_open: bool,
+    own: Sequence[Conversion],
+    write: Callable[[Tuple[torch.Tensor, ...], str], Sequence[Conversion]],
+) -> Optional[str]:
+    """Returns how the export of a module depends on the size of the batch, or ``None`` if it does not or PyTorch cannot run other batches.
 
-    def conversions(given: Tuple[torch.Tensor, ...]) -> List[Conversion]:
-        with one_way() as found, writing_gradients(module, True, Places(), states):
-            _untyped.jit._get_trace_graph(module, given)
-        return found
-
+    Args:
+        module: The module.
+        inputs: The inputs that it was exported with.
+        path: The export.
+        is_open: Whether it is for all sizes. Otherwise, its constants are those of one size.
+        own: The conversions while it was exported.
+        write: Exports it with other inputs to another path and returns the conversions.
+    """
     count = int(inputs[0].shape[0])
-    # Modules can do something else while they are exported, so this is not ``sizes``.
-    own = conversions(inputs)
-    for others in ([*range(count)] * 2, [*range(count), 0], [0]):
+    # Half of a batch takes less memory.
+    halves = [[*range(count // 2)]] if count >= _HALVED_MIN else []
+    for others in (*halves, [*range(count)] * 2, [*range(count), 0], [0]):
         given = tuple(value.detach()[others].clone() for value in inputs)
         try:
             with torch.no_grad():
                 module(*given)
         except Exception:
             continue
-        found = conversions(given)
-        for before, now in zip(own, found):
-            if before != now:
-                return before.place
-        if len(own) != len(found):
-            return max(own, found, key=len)[min(len(own), len(found))].place
+        with tempfile.TemporaryDirectory(prefix="forebay-") as folder:
+            other = os.path.join(folder, "module.onnx")
+            found = write(given, other)
+            if len(own) != len(found):
+                return _as_number(max(own, found, key=len)[min(len(own), len(found))])
+            for before, now in zip(own, found):
+                if before != now:
+                    return _as_number(before)
+            difference = _difference(path, other, is_open)
+        if difference is not None:
+            return f"for {len(others)} samples, the export has another node '{difference}', because the module uses a number that depends on it"
+        if not own:
+            # No decision can depend on the number.
+            break
     return None
+
+
+def _as_number(conversion: Conversion) -> str:
+    return f"the module uses it as a Python number {conversion.place}"
+
+
+def _difference(one: str, other: str, with_constants: bool) -> Optional[str]:
+    """Returns the name of the first node in which two ONNX files differ."""
+    for left, right in zip_longest(_nodes(one, with_constants), _nodes(other, with_constants), fillvalue=b""):
+        if left != right:
+            return _text(left or right, _NAME_OF_NODE)
+    return None
+
+
+#: The numbers of fields in ONNX files: ``ModelProto.graph``, ``GraphProto.node``, ``NodeProto.name`` and ``NodeProto.op_type``.
+_GRAPH, _NODE, _NAME_OF_NODE, _KIND_OF_NODE = 7, 1, 3, 4
+
+
+def _nodes(path: str, with_constants: bool) -> Iterator[bytes]:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents, memoryview(contents) as whole:
+        for graph in _fields(whole, _GRAPH):
+            with graph:
+                for node in _fields(graph, _NODE):
+                    with node:
+                        found = bytes(node)
+                    if with_constants or _text(found, _KIND_OF_NODE) != "Constant":
+                        yield found
+
+
+def _text(message: bytes, number: int) -> str:
+    return next((bytes(field).decode(errors="replace") for field in _fields(memoryview(message), number)), "")
+
+
+def _fields(message: memoryview, wanted: int) -> Iterator[memoryview]:
+    """Returns the fields of a serialized message that have a number and a length."""
+    place = 0
+
+    def number() -> int:
+        nonlocal place
+        found, shift = 0, 0
+        while True:
+            byte = message[place]
+            place += 1
+            found |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return found
+
+    while place < len(message):
+        tag = number()
+        kind = tag & 7
+        if kind == _VARYING:
+            number()
+            continue
+        size = number() if kind == _OF_A_LENGTH else _FIXED[kind]
+        place += size
+        if kind == _OF_A_LENGTH and tag >> 3 == wanted:
+            yield message[place - size : place]
+
+
+#: Kinds of fields: with a number of varying size, with a length, and with a fixed number of bytes.
+_VARYING, _OF_A_LENGTH = 0, 2
+_FIXED = {1: 8, 5: 4}

@@ -73,6 +73,7 @@ class Trainer:
         accumulate: The number of parts, each of ``batch_size`` samples, that a step processes one after the other, with the activation
             memory of one part and the bits of the whole batch. Batch normalization uses the statistics of each part.
         average: The decay of an exponential moving average of the parameters; see :meth:`save_average`.
+        maximize: Whether steps raise the loss instead of lowering it.
         lora: Low-rank adapters to train instead of the weights, a :class:`forebay.LoRA`. :meth:`save` merges them into the weights.
         **options: See :class:`forebay.EngineOptions`: ``host_memory``, ``memory_limit``, ``spill_dir``, ``threads`` and others.
 
@@ -117,6 +118,7 @@ class Trainer:
         layer_decay: Optional[float] = None,
         accumulate: int = 1,
         average: Optional[float] = None,
+        maximize: bool = False,
         lora: Optional[LoRA] = None,
         **options: Unpack[EngineOptions],
     ) -> None:
@@ -149,6 +151,7 @@ class Trainer:
                     accumulate,
                     average,
                     layer_decay,
+                    maximize,
                 ),
             ),
         )
@@ -487,7 +490,7 @@ class Trainer:
 
     @optimizer.setter
     def optimizer(self, optimizer: Optimizer) -> None:
-        self._native.set_optimizer(optimizer_given(optimizer))
+        self._native.set_optimizer(optimizer_given(optimizer), None)
         self._optimizer = optimizer
 
     def set_device_memory(self, size: Optional[Size]) -> None:

@@ -6,7 +6,7 @@ Requires PyTorch (``pip install forebay[torch]``), which ``import forebay.torch`
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union, cast
 
 import numpy as np
 import torch
@@ -15,13 +15,24 @@ from torch import nn
 from . import _plan
 from ._arrays import Native
 from ._fit import StepReport
-from ._optimizers import SGD, Adam8bit, AdamW8bit, NAdam, Optimizer, optimizer_named
+from ._optimizers import SGD, Adam8bit, AdamW8bit, NAdam, Optimizer, optimizer_given, optimizer_named
 from ._options import EngineOptions, PathLike, Size
-from ._recipe import ParameterGroup, Schedule
+from ._recipe import ParameterGroup
 from ._torch_export import OUTPUT, Export, LossLike, OptimizerLike
 from ._torch_module import CompiledModule, add_counts, compile, counters, refuse_hook, refuse_unchanged
 from ._torch_states import Slot, slots, version
-from ._torch_optimizers import QUANTIZED_MIN, counts_steps, momentum_product, of_torch, refuse_change, refuse_state, states, steps_done, to_torch
+from ._torch_optimizers import (
+    QUANTIZED_MIN,
+    counts_steps,
+    maximizes,
+    momentum_product,
+    of_torch,
+    refuse_change,
+    refuse_state,
+    states,
+    steps_done,
+    to_torch,
+)
 from ._trainer import Trainer as _Trainer
 from ._windows import Windows
 from .errors import Error, InvalidArgument
@@ -49,9 +60,8 @@ class Trainer(_Trainer):
             converted to Forebay's losses. Any other function of the module's outputs and labels, such as a subclass of one of these with
             its own ``forward``, is exported with the module, which requires ``example_labels``.
         optimizer: A ``torch.optim`` optimizer over the module's parameters, ``SGD``, ``Adam``, ``AdamW``, ``Adamax``,
-            ``NAdam``, ``RAdam``, ``RMSprop``, ``Adagrad`` or ``Adadelta`` with settings that are the same for all groups but learning rate
-            and weight decay, or bitsandbytes' ``Adam8bit`` or
-            ``AdamW8bit``, whose state is taken over; or as for :class:`forebay.Trainer`.
+            ``NAdam``, ``RAdam``, ``RMSprop``, ``Adagrad`` or ``Adadelta``, or bitsandbytes' ``Adam8bit`` or ``AdamW8bit``, whose state is
+            taken over; or as for :class:`forebay.Trainer`. Parameter groups can differ in numbers, but not in flags.
         example_labels: Labels for a loss that is exported, and for ``nn.CrossEntropyLoss`` if they are probabilities of classes.
         device_memory: The budget. For this and all further arguments, see :class:`forebay.Trainer`.
 
@@ -102,13 +112,16 @@ class Trainer(_Trainer):
             )
         self.module = module
         self.torch_optimizer: Optional[torch.optim.Optimizer] = None
-        self._rates_and_decays: List[Tuple[float, float]] = []
+        #: The settings of the PyTorch optimizer's groups.
+        self._of_groups: List[Optimizer] = []
+        self._maximizes = False
         named: Optimizer
         if isinstance(optimizer, torch.optim.Optimizer):
             if learning_rate is not None:
                 raise InvalidArgument("the optimizer already has a learning rate; leave out learning_rate")
             self.torch_optimizer = optimizer
-            named, self._rates_and_decays = of_torch(optimizer)
+            self._of_groups, self._maximizes = of_torch(optimizer), maximizes(optimizer)
+            named = self._of_groups[0]
             # PyTorch's weight decay applies to all parameters of the optimizer.
             decay = decay or "all"
         else:
@@ -146,6 +159,7 @@ class Trainer(_Trainer):
                 gradient_norm=gradient_norm,
                 accumulate=accumulate,
                 average=average,
+                maximize=self._maximizes,
                 **options,
             )
             self._match()
@@ -160,21 +174,36 @@ class Trainer(_Trainer):
     # Matching with the module.
 
     def _groups(self) -> List[ParameterGroup]:
-        """Returns the groups of the PyTorch optimizer but the first, whose settings are those of the optimizer, and but those without
-        parameters on which the outputs depend."""
+        """Returns the parameters that the settings of the PyTorch optimizer's first group do not apply to, or that have made fewer steps than
+        others."""
+        #: The group of the PyTorch optimizer that each parameter belongs to, and the number of steps that it has made less than others.
+        self._places: Dict[int, Tuple[int, int]] = {}
+        #: The group of the PyTorch optimizer that each group of Forebay's belongs to.
+        self._grouped: List[int] = []
         if self.torch_optimizer is None:
             return []
-        named = [(name, id(each)) for name, each in self.module.named_parameters(remove_duplicate=False)]
-        found: List[ParameterGroup] = []
-        self._grouped: List[int] = []
-        for number, group in list(enumerate(self.torch_optimizer.param_groups))[1:]:
-            has = {id(parameter) for parameter in group["params"]}
-            names = [self._prefix + name for name, each in named if each in has and self._prefix + name in self._used()]
-            if names:
-                rate, decay = self._rates_and_decays[number]
-                self._grouped.append(number)
-                found.append(ParameterGroup(names, weight_decay=decay, schedule=Schedule("table", table=[(1, rate)])))
-        return found
+        named = {self._prefix + name: each for name, each in self.module.named_parameters(remove_duplicate=False)}
+        named = {name: each for name, each in named.items() if name in self._used()}
+        done: Dict[int, Tuple[int, int]] = {}
+        for number, (ours, group) in enumerate(zip(self._of_groups, self.torch_optimizer.param_groups)):
+            for parameter in group["params"]:
+                steps = steps_done(ours, self.torch_optimizer.state.get(parameter, {})) if counts_steps(ours) else 0
+                done[id(parameter)] = number, steps
+        most = max((done[id(each)][1] for each in named.values() if each.requires_grad and id(each) in done), default=0)
+        groups: Dict[Tuple[int, int], List[str]] = {}
+        for name, parameter in named.items():
+            if id(parameter) in done:
+                number, steps = done[id(parameter)]
+                self._places[id(parameter)] = number, max(most - steps, 0)
+                groups.setdefault(self._places[id(parameter)], []).append(name)
+        groups.pop((0, 0), None)
+        self._grouped = [number for number, _ in groups]
+        return [ParameterGroup(names, optimizer=self._of_groups[number], updates_before=before) for (number, before), names in groups.items()]
+
+    def _settings_of(self, name: str) -> Tuple[Optimizer, int]:
+        """Returns the optimizer's settings for a parameter, and the number of steps that it has made less than others."""
+        number, before = self._places.get(id(self._parameters[name]), (0, 0))
+        return (self._of_groups[number] if self._of_groups else self.optimizer), before
 
     @property
     def _prefix(self) -> str:
@@ -276,8 +305,9 @@ class Trainer(_Trainer):
                 missing.append(name)
             else:
                 values[name] = state[theirs]
-            done[parameter] = steps_done(self.optimizer, state)
-            refuse_state(self.optimizer, state)
+            ours, before = self._settings_of(parameter)
+            done[parameter] = steps_done(ours, state) + before
+            refuse_state(ours, state)
         if missing and not is_first:
             # PyTorch creates it with zeros.
             now = self.state()
@@ -286,8 +316,8 @@ class Trainer(_Trainer):
         behind = [name for name, count in done.items() if count < steps]
         if behind and counts_steps(self.optimizer):
             raise InvalidArgument(
-                f"the optimizer has made {steps} steps with some parameters, but {done[behind[0]]} with '{behind[0]}'; a trainer has one "
-                "number of steps. Create a new optimizer when more parameters begin to train"
+                f"the optimizer's number of steps with '{behind[0]}' differs from those with other parameters in another way than when the trainer "
+                "was made; make another trainer, which takes over the optimizer's state"
             )
         if isinstance(self.optimizer, SGD) and (steps > 0 or not counts_steps(self.optimizer)):
             # It only knows whether it has made any. Random numbers depend on their number.
@@ -306,7 +336,7 @@ class Trainer(_Trainer):
         values = [value for each in self._parameters.values() for value in states.get(each, {}).values()]
         return [(value, value._version if isinstance(value, torch.Tensor) else 0) for value in values]
 
-    def _counters_now(self) -> List[Tuple[int, int]]:
+    def _counters_now(self) -> List[Tuple[int, ...]]:
         """Returns the versions of the counters of batches."""
         return [version(counter) for _, counter in counters(self.module, self._owners())]
 
@@ -389,26 +419,29 @@ class Trainer(_Trainer):
 
     def _follow_optimizer(self) -> None:
         if self.torch_optimizer is not None:
-            now, rates_and_decays = of_torch(self.torch_optimizer)
-            if now != self.optimizer:
-                if self.step_count > 0:
-                    refuse_change(self.optimizer, now)
-                self.optimizer = now
-            if rates_and_decays != self._rates_and_decays:
-                self._follow_groups(rates_and_decays)
+            self._follow_groups(of_torch(self.torch_optimizer))
             # PyTorch's schedulers warn about an optimizer that made no step; here, Forebay makes the steps.
             setattr(self.torch_optimizer, "_opt_called", True)
 
-    def _follow_groups(self, now: List[Tuple[float, float]]) -> None:
-        """Takes over the learning rates of the optimizer's groups."""
-        before = self._rates_and_decays
-        if [decay for _, decay in now[1:]] != [decay for _, decay in before[1:]]:
+    def _follow_groups(self, now: List[Optimizer]) -> None:
+        """Takes over the settings of the PyTorch optimizer's groups."""
+        before, untyped = self._of_groups, cast(Any, self.torch_optimizer)
+        if len(now) != len(before) or maximizes(untyped) != self._maximizes:
+            what = "maximizes" if len(now) == len(before) else f"has {len(now)} parameter groups instead of {len(before)}"
             raise InvalidArgument(
-                "the optimizer has other groups, or a group but the first has another weight decay, than when the trainer was made; make "
-                "another trainer, which takes over the optimizer's state"
+                f"the optimizer {what}, unlike when the trainer was made; make another trainer, which takes over the optimizer's state"
             )
-        self._native.set_group_rates([now[number][0] for number in self._grouped])
-        self._rates_and_decays = now
+        if now == before:
+            return
+        if self.step_count > 0:
+            for one, other in zip(before, now):
+                refuse_change(one, other)
+        if now[0] != before[0]:
+            self.optimizer = now[0]
+        for place, number in enumerate(self._grouped):
+            if now[number] != before[number]:
+                self._native.set_optimizer(optimizer_given(now[number]), place)
+        self._of_groups = now
 
     def write_back(self) -> None:
         """Copies parameters, running statistics and the optimizer's state into the module and its ``torch.optim`` optimizer."""
@@ -461,7 +494,20 @@ class Trainer(_Trainer):
         Raises:
             forebay.InvalidArgument: PyTorch and bitsandbytes have no such optimizer, or bitsandbytes is not installed.
         """
-        made = to_torch(self.optimizer, list(self._parameters.values()))
+        groups: Dict[int, List[nn.Parameter]] = {}
+        for parameter in self._parameters.values():
+            groups.setdefault(self._places.get(id(parameter), (0, 0))[0], []).append(parameter)
+        made: Optional[torch.optim.Optimizer] = None
+        for number in sorted(groups):
+            ours = self._of_groups[number] if self._of_groups else self.optimizer
+            of_group = to_torch(ours, groups[number])
+            if made is None:
+                made = of_group
+            else:
+                made.add_param_group(of_group.param_groups[0])
+        assert made is not None, "something is trained"
+        for group in made.param_groups if self._maximizes else ():
+            group["maximize"] = True
         self._write_state(made, self.state())
         return made
 
@@ -475,12 +521,16 @@ class Trainer(_Trainer):
             return
         for name, (of, theirs) in self._optimizer_states().items():
             parameter = self._parameters[of]
+            ours, before = self._settings_of(of)
+            own = steps - before
+            if own == 0:
+                continue
             kept = optimizer.state[parameter]
             kept[theirs] = _tensor(state[name]).to(device=parameter.device, dtype=parameter.dtype)
             if not isinstance(self.optimizer, SGD):
-                kept["step"] = torch.tensor(float(steps))
-            if isinstance(self.optimizer, NAdam):
-                kept["mu_product"] = torch.tensor(momentum_product(self.optimizer, steps))
+                kept["step"] = torch.tensor(float(own))
+            if isinstance(ours, NAdam):
+                kept["mu_product"] = torch.tensor(momentum_product(ours, own))
 
     def _write_8_bit(self, optimizer: Any, state: Mapping[str, Any], steps: int) -> None:
         # The optimizer creates its state, including the code maps; the values in it are then overwritten.
@@ -495,7 +545,7 @@ class Trainer(_Trainer):
         for name, (of, theirs) in self._optimizer_states().items():
             kept = optimizer.state[self._parameters[of]]
             kept[theirs].copy_(_tensor(state[name]))
-            kept["step"] = steps
+            kept["step"] = steps - self._settings_of(of)[1]
 
     def __enter__(self) -> Trainer:
         return self

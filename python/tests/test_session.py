@@ -324,7 +324,7 @@ def test_messages_name_arguments_of_python(digits: str, batch: Any) -> None:
     x, labels = batch
     with pytest.raises(forebay.NotFinite, match='pass on_nan="skip", which checks gradients'):
         forebay.Trainer(digits, batch_size=50).step(np.full_like(x, np.nan), labels)
-    with pytest.raises(forebay.OutOfBudget, match='at least device_memory="[0-9]+KiB"'):
+    with pytest.raises(forebay.OutOfBudget, match='at least simulate_device="[0-9]+KiB"'):
         forebay.Session(digits, batch_size=8, simulate_device="4KiB")
     one = float_type(["2"])
     sequence = node("SequenceConstruct", ["x", "x"], ["s"]) + graph_input("x", one) + graph_output("s", sequence_type(one))

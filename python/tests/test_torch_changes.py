@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import random
 from pathlib import Path
 from typing import Any, Callable, Dict, Tuple
 
@@ -148,6 +149,137 @@ def test_weights_are_clipped_between_steps_of_an_optimizer_of_ours() -> None:
                 parameter.clamp_(-0.2, 0.2)
     close(module, theirs)
     assert trainer.step_count == 4
+
+
+def by_data(module: Any) -> None:
+    for parameter in module.parameters():
+        parameter.data.clamp_(-0.2, 0.2)
+
+
+def by_numpy(module: Any) -> None:
+    module[0].weight.detach().numpy()[:] *= -1
+
+
+def by_division(module: Any) -> None:
+    module[4].weight.data = module[4].weight / torch.linalg.matrix_norm(module[4].weight, 2)
+
+
+def by_statistics(module: Any) -> None:
+    module[1].running_mean.data.mul_(0.5)
+
+
+@pytest.mark.parametrize("change", [by_data, by_numpy, by_division, by_statistics])
+def test_changes_that_pytorch_does_not_count(change: Callable[[Any], None]) -> None:
+    module, theirs, _, their_optimizer, trainer = made("sgd")
+    for number in range(4):
+        trainer.step(*BATCHES[number])
+        trainer.write_back()
+        torch_step(theirs, their_optimizer, number)
+        with torch.no_grad():
+            change(module)
+            change(theirs)
+    trainer.step(X, LABELS)
+    torch_step(theirs, their_optimizer, 0)
+    trainer.write_back()
+    close(module, theirs)
+
+
+class Constant(nn.Module):
+    """Uses tensors that are neither its parameters nor saved with it."""
+
+    def __init__(self, teacher: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.teachers = nn.Linear(6, 3), [teacher]
+        self.mask = torch.ones(3)
+        self.register_buffer("scale", torch.ones(3), persistent=False)
+        self.register_buffer("shift", torch.zeros(3))
+
+    def forward(self, x: Any) -> Any:
+        return (self.layer(x) - self.teachers[0](x)) * self.mask * self.scale + self.shift
+
+
+def other_teacher(module: Any) -> None:
+    for own, other in zip(module.teachers[0].parameters(), module.layer.parameters()):
+        own.data.mul_(0.5).add_(other.data, alpha=0.5)
+
+
+def other_mask(module: Any) -> None:
+    module.mask = torch.tensor([0.5, 1.0, 1.0])
+
+
+def other_elements(module: Any) -> None:
+    module.mask.mul_(0.5)
+
+
+def other_scale(module: Any) -> None:
+    module.scale = module.scale * 0.5
+
+
+def other_shift(module: Any) -> None:
+    module.shift.data.add_(0.5)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (other_teacher, "a tensor that the module uses in forward, .*test_torch_changes.py"),
+        (other_mask, "the tensor 'mask' has changed"),
+        (other_elements, "a tensor that the module uses in forward"),
+        (other_scale, "the tensor 'scale' has changed"),
+        (other_shift, "'shift', which this trainer does not train, has changed"),
+    ],
+)
+def test_constants_that_change_are_refused_or_exported_again(change: Callable[[Any], None], words: str) -> None:
+    module = Constant(nn.Linear(6, 3).requires_grad_(False))
+    theirs = copy.deepcopy(module)
+    trainer = forebay.torch.Trainer(module, X, LOSS, torch.optim.SGD(module.parameters(), lr=0.1))
+    trainer.step(X, LABELS)
+    trainer.write_back()
+    trainer.step(X, LABELS)
+    change(module)
+    with pytest.raises(forebay.InvalidArgument, match=words):
+        trainer.step(X, LABELS)
+    module.load_state_dict(theirs.state_dict())
+    module = copy.deepcopy(theirs)
+    compiled = forebay.torch.compile(module)
+    for number in range(3):
+        found, expected = compiled(BATCHES[number][0]), theirs(BATCHES[number][0])
+        assert torch.allclose(found, expected, atol=1e-5)
+        change(module)
+        change(theirs)
+
+
+def test_a_tensor_of_a_loss_changes() -> None:
+    weights = torch.ones(3)
+
+    def loss(outputs: Any, labels: Any) -> Any:
+        return functional.cross_entropy(outputs, labels, weights)
+
+    module = nn.Linear(6, 3)
+    trainer = forebay.torch.Trainer(module, X, loss, "sgd", learning_rate=0.1, example_labels=LABELS)
+    trainer.step(X, LABELS)
+    weights[1] = 2
+    with pytest.raises(forebay.InvalidArgument, match="a tensor that the module uses in loss"):
+        trainer.step(X, LABELS)
+
+
+def test_random_numbers_of_others_are_refused() -> None:
+    class Random(nn.Module):
+        def __init__(self, draw: Callable[[], float]) -> None:
+            super().__init__()
+            self.layer, self.draw = nn.Linear(6, 3), draw
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(x) * self.draw()
+
+    for draw in (random.random, np.random.rand):
+        before = random.getstate(), np.random.get_state()[1].tolist()
+        with pytest.raises(forebay.InvalidArgument, match="Python's random or with NumPy"):
+            forebay.torch.Trainer(Random(draw), X, LOSS, "sgd")
+        with pytest.raises(forebay.InvalidArgument, match="Python's random or with NumPy"):
+            forebay.torch.compile(Random(draw))(X)
+        assert before == (random.getstate(), np.random.get_state()[1].tolist())
 
 
 def test_statistics_of_a_run_between_steps_are_taken_over() -> None:

@@ -40,6 +40,14 @@ def places(pictures: Any) -> Any:
     return (torch.arange(6) % 3).expand_as(pictures).contiguous()
 
 
+CLASSES = torch.tensor([[1, 1, 2], [3, 4, 1]])
+
+
+def scores(pictures: Any) -> Any:
+    """Returns logarithms of probabilities [positions, samples, classes]."""
+    return pictures[:2, 0].transpose(0, 1).log_softmax(2)
+
+
 FUNCTIONS: Dict[str, Callable[[Any], Any]] = {
     "softplus": lambda x: functional.softplus(x, 2.0, 0.5),
     "divisor": lambda x: functional.avg_pool2d(x, 2, divisor_override=3),
@@ -68,6 +76,13 @@ FUNCTIONS: Dict[str, Callable[[Any], Any]] = {
     "places by another order": lambda x: x * torch.searchsorted(x[0, 0, 0], x.detach(), side="right", sorter=x[0, 0, 0].argsort()),
     "hypotenuses": lambda x: torch.hypot(x, x.flip(3) + 1),
     "extremes of numbers": lambda x: x.fmax(torch.where(x.flip(3) > 0, float("nan"), x.flip(3))) + torch.fmin(x.clamp(0, 1), torch.zeros(())),
+    "logarithms of gamma": lambda x: torch.lgamma(x * x + 0.1) + x.abs().add(9).lgamma() + torch.special.gammaln(x.clamp(-0.9, -0.1)),
+    "their derivatives": lambda x: torch.digamma(x * x + 0.3) + x.clamp(-0.9, -0.1).digamma(),
+    "most frequent values": lambda x: x * x.round().mode(3, keepdim=True)[0] + x * torch.mode(places(x) * x[..., :1], 3, True).indices,
+    "covariances": lambda x: (torch.cov(x.flatten(1)) + x.flatten(1).corrcoef()).expand(8, 8) + x[0].flatten().cov(correction=0),
+    "distances in a set": lambda x: x * functional.pdist(vectors(x)[0]).sum() + torch.pdist(x[:, 0, 0], 1).sum(),
+    "alignments": lambda x: x * functional.ctc_loss(scores(x), CLASSES, (6, 5), (3, 2), zero_infinity=True),
+    "alignments of each": lambda x: x[:2] * functional.ctc_loss(scores(x), CLASSES, torch.tensor([6, 6]), torch.tensor([2, 0]), 5, "none")[:, None, None, None],
     "one of them": lambda x: x * functional.gumbel_softmax(x.detach() * 0, dim=3, hard=True).sum(3, keepdim=True),
 }
 

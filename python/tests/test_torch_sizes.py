@@ -47,6 +47,9 @@ OPEN = {
     "slice": lambda y, x: torch.cat([y, y])[: x.shape[0]],
     "matrix": lambda y, x: torch.ones(x.shape[0], x.shape[0]).tril() @ y / 5,
     "other sizes": lambda y, x: checked(y, y / len(y[0])) + sum(range(int(x.shape[1]))),
+    "halves": lambda y, x: torch.cat([part * (place + 1) for place, part in enumerate(y.chunk(2))]),
+    "pairs": lambda y, x: y.repeat(2, 1).view(x.shape[0], 2, 3).flip(1).reshape(-1, 3)[: x.shape[0]],
+    "of the newer exporter": lambda y, x: y * y.quantile(0.3, 1, keepdim=True) + torch.fft.rfft(x).abs()[:, :3],
     "always the same decision": lambda y, x: y * 2 if x.shape[0] > 0 else y,
 }
 #: Functions that use the batch size as a Python number.
@@ -59,6 +62,18 @@ CLOSED = {
     "median of the batch": lambda y, x: y * y.median(),
     "products in the batch": lambda y, x: y.cumprod(0),
     "loop": lambda y, x: torch.stack([row * 2 for row in y]),
+}
+
+
+#: Functions in whose export the batch size is a number that PyTorch does not say it is.
+WRITTEN = {
+    "roll": lambda y, x: y + x.roll(x.shape[0] // 4, 0)[:, :3],
+    "parts": lambda y, x: torch.cat([part * (place + 1) for place, part in enumerate(y.split(4))]),
+    "rows": lambda y, x: torch.stack([row * (place + 1) for place, row in enumerate(y.unbind())]),
+    "list": lambda y, x: y * torch.tensor([x.shape[0] * 1.0]),
+    "index": lambda y, x: y + y[torch.tensor([x.shape[0] - 1, 0])].sum(0),
+    "window": lambda y, x: y + functional.max_pool1d(y.t()[None], x.shape[0] // 2)[0].t().sum(0),
+    "adaptive window": lambda y, x: y + functional.adaptive_avg_pool1d(y.t()[None], 2)[0].t().sum(0),
 }
 
 
@@ -101,6 +116,16 @@ def test_numbers_of_one_batch_size(name: str) -> None:
         assert torch.allclose(compiled(batch(count)[0]), module(batch(count)[0]), atol=1e-4)
 
 
+@pytest.mark.parametrize("name", WRITTEN)
+def test_exports_that_have_the_number(name: str) -> None:
+    module, _, trainer = trainer_of(WRITTEN[name])
+    x, labels = batch(8)
+    assert trainer.step(x, labels).loss == pytest.approx(float(functional.cross_entropy(module(x), labels).detach()), rel=1e-4)
+    for count in (4, 16):
+        with pytest.raises(forebay.InvalidArgument, match="is not one of 8, .* for 4 samples, the export has another node '"):
+            trainer.step(*batch(count))
+
+
 def test_losses_that_divide_by_the_number_of_labels() -> None:
     def trainer(loss: Callable[[Any, Any], Any], **options: Any) -> Any:
         module = Function(lambda y, x: y)
@@ -119,7 +144,7 @@ def test_losses_that_divide_by_the_number_of_labels() -> None:
     closed.step(*batch(16))
 
 
-def test_exports_of_the_newer_exporter_are_for_one_batch_size() -> None:
+def test_exports_of_the_newer_exporter_can_be_for_one_batch_size() -> None:
     module, _, trainer = trainer_of(lambda y, x: y * y.quantile(0.3) / x.shape[0])
     x, labels = batch(8)
     assert trainer.step(x, labels).loss == pytest.approx(float(functional.cross_entropy(module(x), labels).detach()), rel=1e-4)

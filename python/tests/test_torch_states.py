@@ -104,6 +104,24 @@ class Codebook(nn.Module):
         return self.decode(flat + (found - flat).detach())
 
 
+class Momentum(nn.Module):
+    """An encoder and its moving average, which is set by ``.data``, as in MoCo."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode = nn.Linear(6, 3)
+        self.average = copy.deepcopy(self.encode).requires_grad_(False)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def update(self) -> None:
+        for own, other in zip(self.average.parameters(), self.encode.parameters()):
+            own.data = own.data * 0.9 + other.data * 0.1
+
+    def forward(self, x: Any) -> Any:
+        self.update()
+        return self.encode(x) * self.average(x.flip(0)).detach()
+
+
 def spectral(norm: Callable[..., Any]) -> Any:
     return nn.Sequential(nn.Unflatten(1, (1, 6)), norm(nn.Conv1d(1, 4, 3)), nn.ReLU(), nn.Flatten(), norm(nn.Linear(16, 3), n_power_iterations=2))
 
@@ -120,6 +138,7 @@ MODULES: Dict[str, Callable[[], Any]] = {
     "queue": Queue,
     "codebook": lambda: Codebook(True),
     "replaced parameters": lambda: Codebook(False),
+    "set by data": Momentum,
     "spectral norm": lambda: spectral(nn.utils.parametrizations.spectral_norm),
     "older spectral norm": lambda: spectral(nn.utils.spectral_norm),
     "average of all batches": lambda: normalized(nn.BatchNorm1d(4, momentum=None)),

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay::metrics::Metric;
 use forebay::{DeviceName, MemorySize};
 
-use crate::data_arguments::{DataArguments, LookArguments};
+use crate::data_arguments::{DataArguments, LookArguments, data_set};
 use crate::device_arguments::positive_count;
 pub use crate::device_arguments::{DeviceArguments, MemoryKind, PolicyKind, UpdatesArguments, thread_count};
 use crate::export_arguments::ExportArguments;
@@ -267,10 +267,10 @@ pub struct TrainArguments {
     #[arg(skip)]
     pub configuration: String,
     /// The training data (see below)
-    #[arg(long, value_name = "DATA")]
+    #[arg(long, value_name = "DATA", value_parser = data_set())]
     pub data: String,
     /// The data to validate on after training (and during it: --validate-every): loss, accuracy, and Dice if labels have spatial axes
-    #[arg(long, value_name = "DATA", group = "validation")]
+    #[arg(long, value_name = "DATA", value_parser = data_set(), group = "validation")]
     pub validate: Option<String>,
     /// Metrics to report on the validation data, besides the loss. For classes: accuracy, top5 (any number), f1, auc, iou, dice, perplexity
     /// and confusion; for decisions (bce): accuracy, f1, auc, iou and dice; for numbers: mae

@@ -12,15 +12,17 @@ pub struct BestLoss {
 }
 
 impl BestLoss {
-    /// Records a loss and returns whether it is lower than all previous ones by more than `min_delta`.
+    /// Records a loss and returns whether it is lower than all previous ones by more than `min_delta`. A run that resumes at its last step
+    /// validates that step again, which does not count.
     pub fn observe(&mut self, step: u64, loss: f64, min_delta: f64) -> bool {
         let is_lower = match self.best {
             Some((best, _)) => loss < best - min_delta,
             None => loss.is_finite(),
         };
+        let is_same = self.best.is_some_and(|(_, best)| best == step);
         match is_lower {
             true => (self.best, self.worse) = (Some((loss, step)), 0),
-            false => self.worse += 1,
+            false => self.worse += u64::from(!is_same),
         }
         is_lower
     }
@@ -65,6 +67,7 @@ mod tests {
         assert_eq!(reason, "no lower loss in 2 validations; the lowest was 0.300000 at step 2");
         assert!(read.reason_to_stop(Some(3)).is_none() && read.reason_to_stop(None).is_none());
         assert!(read.observe(5, 0.29, 0.01) && read.worse == 0);
+        assert!(!read.observe(5, 0.29, 0.01) && read.worse == 0, "the same step again");
         assert_eq!(BestLoss::of(&Value::Null), BestLoss::default());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use forebay::data::{Normalization, Transform};
 use forebay::{Blend, Windows};
@@ -66,6 +67,12 @@ pub struct DataArguments {
     pub text: TextArguments,
 }
 
+/// Returns the parser of `DATA`, which is a path and possibly a selection of rows, as text.
+pub fn data_set() -> impl TypedValueParser<Value = String> {
+    let reason = "the path is not UTF-8; rename it, or pass a symbolic link to it";
+    OsStringValueParser::new().try_map(move |data| data.into_string().map_err(|_| reason))
+}
+
 /// `forebay data`.
 #[derive(Args, Debug)]
 #[command(
@@ -83,7 +90,7 @@ Examples:
 )]
 pub struct LookArguments {
     /// The data set
-    #[arg(value_name = "DATA")]
+    #[arg(value_name = "DATA", value_parser = data_set())]
     pub data: String,
     /// Draw this many samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024), requires = "out")]

@@ -73,6 +73,7 @@ impl From<Error> for Failure {
             | Error::Plan(PlanError::HostBudget { .. } | PlanError::DeviceBudget { .. }) => {
                 Failure::Budget(error.to_string(), Box::new(error))
             }
+            Error::Plan(PlanError::Stopped) => Failure::Interrupted(error.to_string()),
             Error::NanLoss { .. } | Error::NanGradients { .. } => Failure::Numbers(error.to_string()),
             _ => Failure::Failed(error.to_string()),
         }

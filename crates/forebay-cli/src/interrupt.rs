@@ -1,15 +1,19 @@
 //! Ctrl-C handling: before the first step, it ends the program at once, because there is nothing to save. After that, the first one requests a
-//! stop after the current step, and the second one ends the program at once. A request to terminate and a hang-up count as Ctrl-C, except for
-//! a hang-up that the program was told to ignore (`nohup`).
+//! stop after the current step, or before it if that step still has to be planned, and the second one ends the program at once. A request to
+//! terminate and a hang-up count as Ctrl-C, except for a hang-up that the program was told to ignore (`nohup`).
 
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use forebay::StopRequest;
 use forebay_device::signals;
 
 use crate::failure::Failure;
 use crate::output;
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
+/// Stops planning together with the run.
+static PLANNING: LazyLock<StopRequest> = LazyLock::new(StopRequest::default);
 /// Whether steps may have run.
 static STEPS_RUN: AtomicBool = AtomicBool::new(false);
 
@@ -26,6 +30,7 @@ pub fn listen() -> Result<(), Failure> {
         if REQUESTED.swap(true, Ordering::SeqCst) {
             forebay::files::exit(130);
         }
+        PLANNING.make();
         output::complain("interrupted: finishing the step (press Ctrl-C again to stop at once)");
     };
     signals::keep_hang_ups_ignored(|| ctrlc::set_handler(stop))
@@ -35,6 +40,11 @@ pub fn listen() -> Result<(), Failure> {
 /// From now on, the first Ctrl-C lets the current step finish.
 pub fn finish_steps() {
     STEPS_RUN.store(true, Ordering::SeqCst);
+}
+
+/// Returns the request to stop planning that Ctrl-C makes once steps have run.
+pub fn planning() -> StopRequest {
+    PLANNING.clone()
 }
 
 /// Returns whether the user requested a stop.

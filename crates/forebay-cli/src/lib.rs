@@ -168,13 +168,6 @@ pub fn run_command_line(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Probe(arguments) => probe::probe(arguments),
         Command::Replay(arguments) => replay::replay(arguments),
     };
-    let result = result.map_err(|failure| match (&arguments.command, failure) {
-        // Errors name the flag of a device with memory of its own.
-        (command, Failure::Budget(text, error)) if simulates(command) => {
-            Failure::Budget(text.replace("--device-memory ", "--simulate-device "), error)
-        }
-        (_, failure) => failure,
-    });
     let code = match result.and_then(|()| output::finish()) {
         Ok(()) => 0,
         Err(failure) => complain(&failure),
@@ -186,17 +179,6 @@ pub fn run_command_line(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             failure.exit_code()
         }
     }
-}
-
-/// Returns whether a command is for a simulated device.
-fn simulates(command: &Command) -> bool {
-    let device = match command {
-        Command::Run(arguments) => &arguments.device,
-        Command::Train(arguments) => &arguments.device,
-        Command::Plan(arguments) => &arguments.device,
-        _ => return false,
-    };
-    device.simulate_device.is_some()
 }
 
 /// Lets every flag take a negative number, so that the error for one that does not fit says what the flag expects.

@@ -9,6 +9,7 @@ use crate::arguments::{OnNanKind, TrainArguments};
 use crate::budget_file::BudgetFile;
 use crate::failure::Failure;
 use crate::feeding;
+use crate::interrupt;
 use crate::limits::{Enough, open_or_name_least, plan_validation};
 use crate::metrics;
 use crate::output::{self, is_same};
@@ -80,6 +81,10 @@ fn open_with(arguments: &TrainArguments, processes: &Processes, enough: Option<E
     metrics::of_validation(&options.training.loss, &arguments.metrics)?;
     options.engine = arguments.device.options(arguments.trace.trace.is_some());
     processes.enter(&mut options.engine.device);
+    if processes.group().is_none() {
+        // Several processes stop together, after a step.
+        options.engine.planning.stop = interrupt::planning();
+    }
     options.engine.device.shard = ShardKind::shard(shard);
     options.engine.planning.updates = arguments.updates.updates();
     if arguments.dry_run {

@@ -8,7 +8,9 @@ use std::path::Path;
 
 use forebay::data::{Batch, DataSet, Loaded, Loader, Normalization};
 use forebay::explain::explain;
-use forebay::{CheckpointFolder, Model, Replan, ReplanReason, StepReport, Trainer, TrainerOptions, memory_picture};
+use forebay::{
+    CheckpointFolder, Model, PlanError, Replan, ReplanReason, StepReport, Trainer, TrainerOptions, memory_picture,
+};
 use forebay_device::process::give_back;
 use serde_json::{Value, json};
 
@@ -329,6 +331,8 @@ impl<'a> Run<'a> {
             }
             let report = match self.records.step(&mut self.trainer, inputs, labels) {
                 Ok(report) => report,
+                // It was interrupted before the step began.
+                Err(forebay::Error::Plan(PlanError::Stopped)) => break,
                 Err(error) => return Err(self.failed_step(error.into(), &samples)),
             };
             progress.step(&report, self.trainer.usage().heap_peak_bytes);
@@ -337,7 +341,11 @@ impl<'a> Run<'a> {
                 progress.line(&replanned(report.step, replan));
             }
             self.steps.push(StepNumbers::of_training(&report, waited_seconds));
-            is_enough = self.follow(&report, &progress)?;
+            is_enough = match self.follow(&report, &progress) {
+                // A validation was interrupted, and is still due.
+                Err(Failure::Interrupted(_)) => break,
+                is_enough => is_enough?,
+            };
             if self.arguments.checkpoint_every.is_some_and(|every| report.step % every == 0) {
                 self.trainer.collect_shards()?;
                 if let Err(failure) = self.keep(report.step, keeper) {

@@ -29,7 +29,7 @@ fn open_fixed(data: &str, requirements: &Requirements, reading: &Reading) -> Res
     let source = match kind_of(path, reading)? {
         Kind::Columns => open_columns(path, requirements, reading)?,
         Kind::Text => open_text(path, requirements, reading)?,
-        Kind::Shards => tar_set::open(path, requirements)?,
+        Kind::Shards => tar_set::open(path, requirements, reading.skips_bad)?,
         Kind::Table => manifest::open(path, requirements, reading.skips_bad)?,
         Kind::Volumes => volume_set::open(path, requirements)?,
         Kind::Sounds => sound_set::open(path, requirements)?,
@@ -186,7 +186,7 @@ pub fn open_with(data: &str, requirements: &Requirements, reading: &Reading) -> 
         return DataSet::new(patch_set::open(path, requirements, patches, selection)?, None, data);
     }
     if is_ragged(path)? {
-        let source = ragged_set::open(path, requirements, &reading.free, reading.held)?;
+        let source = ragged_set::open(path, requirements, &reading.free, reading.held, reading.skips_bad)?;
         return DataSet::new(source, selection, data);
     }
     open_fixed(data, requirements, reading)

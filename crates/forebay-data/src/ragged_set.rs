@@ -4,7 +4,7 @@
 //! and samples are in the order of the files' names. In an archive, all samples are concatenated along the first axis of an array `x`, and
 //! `x.lengths` holds the length of each. Samples of a batch that differ in size are padded if the caller requests it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -73,6 +73,8 @@ struct RaggedSet {
     shapes: Vec<Vec<Vec<u64>>>,
     /// For each axis of the labels, the input and its axis whose size it has in every sample.
     ties: Vec<Option<(usize, usize)>>,
+    /// Samples that cannot be read. They count as having the sizes of another.
+    damaged: BTreeSet<u64>,
 }
 
 /// Returns the files of a folder of samples, in order; empty if the folder is something else.
@@ -91,7 +93,8 @@ pub(crate) fn is_joined(path: &Path) -> Result<bool, DataError> {
     Ok(!is_safetensors(path) && Archive::open(path)?.names().iter().any(|name| name.ends_with(LENGTHS)))
 }
 
-/// Returns, by name, the largest size of samples along every axis. Names without an array are left out.
+/// Returns, by name, the largest size of samples along every axis. Names without an array are left out, and so are files that cannot be
+/// read, because opening the samples reports them.
 ///
 /// # Errors
 /// [`DataError`] naming the file.
@@ -103,9 +106,9 @@ pub(crate) fn largest(path: &Path, names: &[&str]) -> Result<BTreeMap<String, Ve
     };
     if path.is_dir() {
         for file in files(path)? {
-            let mut archive = Archive::open(&file)?;
+            let Ok(mut archive) = Archive::open(&file) else { continue };
             for name in names {
-                archive.ty(name)?.iter().for_each(|ty| note(name, &ty.shape));
+                archive.ty(name).ok().flatten().iter().for_each(|ty| note(name, &ty.shape));
             }
         }
         return Ok(largest);
@@ -136,7 +139,8 @@ fn lengths(archive: &mut Archive, name: &str) -> Result<Option<Vec<u64>>, DataEr
     }
 }
 
-/// Opens a folder of samples, or an archive of concatenated samples.
+/// Opens a folder of samples, or an archive of concatenated samples. With `skips_bad`, files that cannot be read are errors only when their
+/// samples are read.
 ///
 /// # Errors
 /// [`DataError`] naming the file, the array and the shape if an array is missing, has a shape that the model does not take, or has a type
@@ -146,6 +150,7 @@ pub fn open(
     requirements: &Requirements,
     free: &FreeSizes,
     held: HeldBytes,
+    skips_bad: bool,
 ) -> Result<Box<dyn Source>, DataError> {
     let samples = match path.is_dir() {
         true => Samples::Files(files(path)?),
@@ -159,10 +164,17 @@ pub fn open(
         label_name: "labels".to_owned(),
         shapes: Vec::new(),
         ties: Vec::new(),
+        damaged: BTreeSet::new(),
     };
+    if let Samples::Files(files) = &set.samples
+        && skips_bad
+    {
+        set.damaged = (0..).zip(files).filter(|(_, file)| damage(file).is_some()).map(|(sample, _)| sample).collect();
+    }
     set.label_name = label_name(&set.names()?, requirements);
     let mut label_shapes = Vec::new();
     for sample in 0..set.sample_count() {
+        let sample = set.like(sample);
         let mut shapes = Vec::with_capacity(requirements.inputs.len());
         for input in &requirements.inputs {
             let (data_type, shape, origin) = set.ty(sample, &input.name)?;
@@ -206,6 +218,15 @@ pub fn open(
         set.ties.push(tie);
     }
     Ok(Box::new(set))
+}
+
+/// Returns why a file cannot be read, as far as its headers show.
+fn damage(file: &Path) -> Option<DataError> {
+    let checked = Archive::open(file).and_then(|mut archive| {
+        let names = archive.names();
+        names.iter().try_for_each(|name| archive.ty(name).map(|_| ()))
+    });
+    checked.err()
 }
 
 /// Reads an archive of concatenated samples.
@@ -272,10 +293,20 @@ fn add_if_large(
 }
 
 impl RaggedSet {
+    /// Returns the sample itself or, if it is damaged, another whose sizes it counts as having: the next one that is not, or else the one
+    /// before.
+    fn like(&self, sample: u64) -> u64 {
+        let mut others = (sample..self.sample_count()).chain((0..sample).rev());
+        others.find(|other| !self.damaged.contains(other)).unwrap_or(sample)
+    }
+
     /// Returns the names of the arrays.
     fn names(&self) -> Result<Vec<String>, DataError> {
         match &self.samples {
-            Samples::Files(files) => files.first().map_or(Ok(Vec::new()), |file| Ok(Archive::open(file)?.names())),
+            Samples::Files(files) => match files.get(self.like(0) as usize) {
+                Some(file) => Ok(Archive::open(file)?.names()),
+                None => Ok(Vec::new()),
+            },
             Samples::Joined { arrays, .. } => Ok(arrays.keys().cloned().collect()),
         }
     }
@@ -315,6 +346,11 @@ impl RaggedSet {
     /// Reads some arrays of a sample.
     fn read(&self, sample: u64, names: &[&str]) -> Result<Vec<Tensor>, DataError> {
         match &self.samples {
+            Samples::Files(files) if self.damaged.contains(&sample) => {
+                let file = &files[sample as usize];
+                let repaired = || DataError::layout(file, "it could not be read when the data set was opened");
+                Err(damage(file).unwrap_or_else(repaired))
+            }
             Samples::Files(files) => {
                 let mut archive = Archive::open(&files[sample as usize])?;
                 names.iter().map(|name| archive.read(name)).collect()
@@ -412,7 +448,7 @@ impl Source for RaggedSet {
         let mut tensors = Vec::new();
         let names = self.requirements.inputs.iter().map(|input| input.name.as_str()).chain([&*self.label_name]);
         for name in names {
-            let (data_type, shape, _) = self.ty(0, name)?;
+            let (data_type, shape, _) = self.ty(self.like(0), name)?;
             tensors.push(format!("{}, the first one", described(name, data_type, &shape)));
         }
         let (kind, size_bytes, held_bytes) = match &self.samples {
@@ -534,7 +570,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for path in written(folder.path(), &[3, 1, 2]) {
             for (pad_to, length) in [(1, 3), (2, 4), (8, 8)] {
-                let mut set = open(&path, &requirements(), &free(Some(pad_to), Some(-1)), HeldBytes::Usual).unwrap();
+                let mut set =
+                    open(&path, &requirements(), &free(Some(pad_to), Some(-1)), HeldBytes::Usual, false).unwrap();
                 assert_eq!(set.sample_count(), 3);
                 let batch = set.batch(&[1, 0]).unwrap();
                 let (x, y) = (&batch.inputs["x"], batch.labels.to_i64().unwrap());
@@ -576,12 +613,12 @@ mod tests {
     fn without_padding_samples_of_one_size_are_a_batch_and_others_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         for path in written(folder.path(), &[2, 3, 2]) {
-            let mut set = open(&path, &requirements(), &free(None, None), HeldBytes::Usual).unwrap();
+            let mut set = open(&path, &requirements(), &free(None, None), HeldBytes::Usual, false).unwrap();
             assert_eq!(set.batch(&[0, 2]).unwrap().labels, Tensor::from_i64(&[2, 2], &[0, 0, 2, 2]));
             let error = set.batch(&[0, 1]).unwrap_err().to_string();
             assert!(error.contains("--pad-to") && error.contains("--bucket-by") && error.contains("[3, 2]"), "{error}");
             assert_eq!(set.sample_shapes(1), Some(vec![vec![3, 2]]));
-            let mut counted = open(&path, &requirements(), &free(Some(4), None), HeldBytes::Usual).unwrap();
+            let mut counted = open(&path, &requirements(), &free(Some(4), None), HeldBytes::Usual, false).unwrap();
             let error = counted.batch(&[0]).unwrap_err().to_string();
             assert!(error.contains("--ignore-index"), "{error}");
         }
@@ -592,17 +629,41 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let [files, archive] = written(folder.path(), &[2, 3]);
         let fixed = FreeSizes::default();
-        let error = open(&files, &requirements(), &fixed, HeldBytes::Usual).err().unwrap().to_string();
+        let error = open(&files, &requirements(), &fixed, HeldBytes::Usual, false).err().unwrap().to_string();
         assert!(error.contains("000.npz[x]") && error.contains("expected [9, 2]"), "{error}");
         let mut wide = requirements();
         wide.inputs[0].sample_shape[1] = 5;
-        let error = open(&archive, &wide, &free(None, None), HeldBytes::Usual).err().unwrap().to_string();
+        let error = open(&archive, &wide, &free(None, None), HeldBytes::Usual, false).err().unwrap().to_string();
         assert!(error.contains("sample 0") && error.contains("expected [any, 5]"), "{error}");
         let short = Tensor::from_i64(&[2], &[2, 2]);
         let (x, y) = (Tensor::from_f32(&[5, 2], &[0.0; 10]), Tensor::from_i64(&[5], &[0; 5]));
         let path = folder.path().join("wrong.npz");
         npz::write(&path, &[("x", &x), ("y", &y), ("x.lengths", &short), ("y.lengths", &short)], false).unwrap();
-        let error = open(&path, &requirements(), &free(None, None), HeldBytes::Usual).err().unwrap().to_string();
+        let error = open(&path, &requirements(), &free(None, None), HeldBytes::Usual, false).err().unwrap().to_string();
         assert!(error.contains("4 along the first axis, the sum of x.lengths"), "{error}");
+    }
+
+    #[test]
+    fn damaged_files_can_be_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let [files, _] = written(folder.path(), &[2, 3, 2, 3]);
+        let free = free(Some(1), Some(-1));
+        for sample in [3, 0] {
+            let file = files.join(format!("{sample:03}.npz"));
+            let bytes = std::fs::read(&file).unwrap();
+            std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
+            assert_eq!(largest(&files, &["x"]).unwrap(), BTreeMap::from([("x".to_string(), vec![3, 2])]));
+            let opened = |skips_bad| open(&files, &requirements(), &free, HeldBytes::Usual, skips_bad);
+            let refused = opened(false).err().unwrap().to_string();
+            let mut set = opened(true).unwrap();
+            let error = set.batch(&[1, sample]).unwrap_err().to_string();
+            for error in [refused, error] {
+                assert!(error.contains(&format!("{sample:03}.npz: not an .npz archive")), "{error}");
+            }
+            assert_eq!(set.batch(&[1, 2]).unwrap().labels, Tensor::from_i64(&[2, 3], &[1, 1, 1, 2, 2, -1]));
+            // The sizes are those of the next readable sample, or else of the one before.
+            assert_eq!(set.sample_shapes(sample), set.sample_shapes(if sample == 0 { 1 } else { 2 }));
+            assert_eq!(set.description().unwrap().kind, "a folder of .npz files");
+        }
     }
 }

@@ -2,10 +2,12 @@
 //!
 //! Members of a shard whose names are the same up to the first dot of the file name form a sample: `000017.jpg` and `000017.cls`. An image
 //! is the model's only input, or `000017.x.npy` is its input `x`. Labels are `cls` (a number in text) or `y.npy`. The table of members is
-//! read when the set is opened, and their contents for each batch.
+//! read when the set is opened, and their contents for each batch. A sample that is incomplete because its shard is damaged can be left out;
+//! if the table itself is damaged, what follows counts as one such sample.
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::iter;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -21,6 +23,8 @@ use crate::image_file::{Images, is_image};
 use crate::names::files_with;
 use crate::npy;
 
+/// The unit in which tar files are written.
+const BLOCK_BYTES: u64 = 512;
 /// The largest member.
 const MEMBER_BYTES_MAX: u64 = 4 << 30;
 
@@ -32,9 +36,25 @@ struct Member {
     size_bytes: u64,
 }
 
-/// A sample: the members that hold the inputs, in their order, and the labels.
+/// A sample as the table of its shard has it.
+struct Found {
+    key: String,
+    shard: u32,
+    /// By the part of their names after the key.
+    members: BTreeMap<String, Member>,
+    /// Why it cannot be read: which part of the shard is damaged, and how.
+    damage: Option<(String, String)>,
+}
+
+/// A sample.
 struct Sample {
     key: String,
+    /// Why it cannot be read, if it cannot.
+    content: Result<Content, (String, String)>,
+}
+
+/// The members that hold the inputs, in their order, and the labels.
+struct Content {
     inputs: Vec<Member>,
     labels: Member,
 }
@@ -42,6 +62,8 @@ struct Sample {
 struct TarSet {
     shards: Vec<(PathBuf, File)>,
     samples: Vec<Sample>,
+    /// Shards that end early, in words.
+    cut_off: Vec<String>,
     /// The conversion of images, if inputs are images.
     images: Option<Images>,
     /// Whether labels are numbers in text.
@@ -61,13 +83,13 @@ fn shards(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     files_with(path, &["tar"])
 }
 
-/// Opens shards, and reads their tables of members.
+/// Opens shards, and reads their tables of members. With `skips_bad`, samples that cannot be read are errors only when they are read.
 ///
 /// # Errors
 /// [`DataError`] naming the shard, and the member or sample.
-pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>, DataError> {
-    let mut opened = Vec::new();
-    let mut found: Vec<(String, BTreeMap<String, Member>)> = Vec::new();
+pub fn open(path: &Path, requirements: &Requirements, skips_bad: bool) -> Result<Box<dyn Source>, DataError> {
+    let (mut opened, mut cut_off) = (Vec::new(), BTreeMap::new());
+    let mut found: Vec<Found> = Vec::new();
     for (number, shard) in (0..).zip(shards(path)?) {
         let file = forebay_limits::open_regular(&shard).map_err(|error| match is_pattern(&shard) {
             true => {
@@ -75,10 +97,11 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
             }
             false => DataError::io(&shard, error),
         })?;
-        members(&shard, &file, number, &mut found)?;
+        if let Some(reason) = members(&shard, &file, number, skips_bad, &mut found)? {
+            cut_off.insert(number, reason);
+        }
         opened.push((shard, file));
     }
-    let at = |key: &str, reason: String| DataError::malformed(format!("{}[{key}]", path.display()), reason);
     let has_arrays = |members: &BTreeMap<String, Member>| {
         requirements.inputs.iter().all(|input| members.contains_key(&format!("{}.npy", input.name)))
     };
@@ -87,7 +110,7 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
         [] => false,
         [first, ..] => !first.contains('.') || !has_arrays(members),
     };
-    let images = match found.first().is_some_and(|(_, members)| has_image(members)) {
+    let images = match found.first().is_some_and(|first| has_image(&first.members)) {
         false => None,
         true => {
             let mut any_labels = requirements.clone();
@@ -95,26 +118,24 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
             Some(Images::of(&any_labels, "tar shards of images").map_err(|reason| DataError::layout(path, reason))?)
         }
     };
-    let has_classes = found.first().is_some_and(|(_, members)| members.contains_key("cls"));
-    let mut samples = Vec::with_capacity(found.len());
-    for (key, members) in found {
+    let has_classes = found.first().is_some_and(|first| first.members.contains_key("cls"));
+    let content_of = |members: &BTreeMap<String, Member>| {
         let named = |name: &str| {
-            let member = members.get(name).copied();
             let present: Vec<&str> = members.keys().map(String::as_str).collect();
-            member.ok_or_else(|| at(&key, format!("this sample has no {name}; it has {}", present.join(", "))))
+            let reason = || format!("this sample has no {name}; it has {}", present.join(", "));
+            members.get(name).copied().ok_or_else(reason)
         };
         let inputs = match &images {
-            Some(_) => match images_of(&members)[..] {
-                [] => return Err(at(&key, "this sample has no image".to_owned())),
+            Some(_) => match images_of(members)[..] {
+                [] => return Err("this sample has no image".to_owned()),
                 [image] => vec![named(image)?],
                 ref several => {
-                    let reason = format!(
+                    return Err(format!(
                         "this sample has several images, {}; the input is the one without a further dot in its name, such \
                          as {}, of which there may be only one",
                         several.join(" and "),
                         several[0].rsplit('.').next().unwrap_or_default()
-                    );
-                    return Err(at(&key, reason));
+                    ));
                 }
             },
             None => {
@@ -127,10 +148,32 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
             (false, Some(&labels)) => labels,
             (false, None) => named(if images.is_some() { "cls or y.npy" } else { "y.npy" })?,
         };
-        samples.push(Sample { key, inputs, labels });
+        Ok(Content { inputs, labels })
+    };
+    let last_of_shards: BTreeMap<u32, usize> =
+        found.iter().enumerate().map(|(number, sample)| (sample.shard, number)).collect();
+    let mut samples = Vec::with_capacity(found.len());
+    for (number, Found { key, shard, members, damage }) in found.into_iter().enumerate() {
+        let content = damage.map_or_else(
+            || {
+                content_of(&members).map_err(|reason| {
+                    let is_last = last_of_shards.get(&shard) == Some(&number);
+                    let cut_off = cut_off.get(&shard).filter(|_| is_last).map(|reason| format!("; {reason}"));
+                    let origin = format!("{}[{key}]", opened[shard as usize].0.display());
+                    (origin, format!("{reason}{}", cut_off.unwrap_or_default()))
+                })
+            },
+            Err,
+        );
+        match content {
+            Err((origin, reason)) if !skips_bad => return Err(DataError::malformed(origin, reason)),
+            content => samples.push(Sample { key, content }),
+        }
     }
+    let name = |shard: u32| opened[shard as usize].0.file_name().unwrap_or_default().display().to_string();
+    let cut_off = cut_off.into_iter().map(|(shard, reason)| format!("{} {reason}", name(shard))).collect();
     let requirements = requirements.clone();
-    Ok(Box::new(TarSet { shards: opened, samples, images, has_classes, requirements }))
+    Ok(Box::new(TarSet { shards: opened, samples, cut_off, images, has_classes, requirements }))
 }
 
 /// Returns whether the name of a file that does not exist may be meant as a pattern for several files, as other programs read it.
@@ -147,38 +190,65 @@ fn images_of(members: &BTreeMap<String, Member>) -> Vec<&str> {
     if plain.is_empty() { all } else { plain }
 }
 
-/// Adds the members of a shard to the samples, in their order.
+/// Adds the members of a shard to the samples, in their order. Returns how the shard ends if that is not as a tar file ends. With
+/// `skips_bad`, damage becomes a sample that cannot be read.
+///
+/// # Errors
+/// [`DataError`] naming the shard, and the member.
 fn members(
     path: &Path,
     file: &File,
     shard: u32,
-    found: &mut Vec<(String, BTreeMap<String, Member>)>,
-) -> Result<(), DataError> {
+    skips_bad: bool,
+    found: &mut Vec<Found>,
+) -> Result<Option<String>, DataError> {
     let wrong =
         |error: std::io::Error| DataError::malformed(path.display().to_string(), format!("not a tar file: {error}"));
     let end = file.metadata().map_err(|error| DataError::io(path, error))?.len();
     let earlier = found.len();
     let mut archive = tar::Archive::new(file);
+    // Where the next header is.
+    let mut next = 0;
     for entry in archive.entries_with_seek().map_err(wrong)? {
-        let entry = entry.map_err(wrong)?;
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) if skips_bad && found.len() > earlier => {
+                let damage =
+                    Some((path.display().to_string(), format!("no table of members from byte {next} on: {error}")));
+                let key = format!("{}, from byte {next} on", path.display());
+                found.push(Found { key, shard, members: BTreeMap::new(), damage });
+                return Ok(None);
+            }
+            Err(error) if next == 0 => return Err(wrong(error)),
+            Err(error) => {
+                let reason = format!("damaged: no table of members from byte {next} on: {error}");
+                return Err(DataError::malformed(path.display().to_string(), reason));
+            }
+        };
+        let (start, size_bytes) = (entry.raw_file_position(), entry.size());
+        next = start.saturating_add(size_bytes).checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX);
         if !entry.header().entry_type().is_file() {
             continue;
         }
         let name = entry.path().map_err(wrong)?.display().to_string();
         let (folder, file_name) = name.rsplit_once('/').map_or(("", name.as_str()), |(folder, file)| (folder, file));
         let Some((stem, extension)) = file_name.split_once('.').filter(|(stem, _)| !stem.is_empty()) else { continue };
-        let (start, size_bytes) = (entry.raw_file_position(), entry.size());
-        if size_bytes > MEMBER_BYTES_MAX || start.saturating_add(size_bytes) > end {
-            let reason = format!("truncated: it has {size_bytes} bytes at byte {start} of a file of {end} bytes");
-            return Err(DataError::malformed(format!("{}[{name}]", path.display()), reason));
-        }
         let key = if folder.is_empty() { stem.to_owned() } else { format!("{folder}/{stem}") };
-        if found[earlier..].last().is_none_or(|(last, _)| *last != key) {
-            found.push((key, BTreeMap::new()));
+        if found[earlier..].last().is_none_or(|last| last.key != key) {
+            found.push(Found { key, shard, members: BTreeMap::new(), damage: None });
+        }
+        let Some(sample) = found.last_mut() else { unreachable!("it was just added") };
+        if size_bytes > MEMBER_BYTES_MAX || start.saturating_add(size_bytes) > end {
+            let origin = format!("{}[{name}]", path.display());
+            let reason = format!("truncated: it has {size_bytes} bytes at byte {start} of a file of {end} bytes");
+            if !skips_bad {
+                return Err(DataError::malformed(origin, reason));
+            }
+            sample.damage = Some((origin, reason));
+            return Ok(None);
         }
         let member = Member { shard, start, size_bytes };
-        let members = found.last_mut().map(|(_, members)| members);
-        if let Some(first) = members.and_then(|members| members.insert(extension.to_owned(), member)) {
+        if let Some(first) = sample.members.insert(extension.to_owned(), member) {
             let reason = format!(
                 "there are two such members, at bytes {} and {start}; every sample needs a name of its own",
                 first.start
@@ -186,10 +256,21 @@ fn members(
             return Err(DataError::malformed(format!("{}[{name}]", path.display()), reason));
         }
     }
-    Ok(())
+    // Blocks of zeros follow the last member.
+    let is_cut_off = next.saturating_add(BLOCK_BYTES) > end;
+    Ok(is_cut_off
+        .then(|| format!("ends at byte {end} without the mark for the end of a tar file, so samples may be missing")))
 }
 
 impl TarSet {
+    /// Returns the members of a sample.
+    ///
+    /// # Errors
+    /// [`DataError`] if the sample cannot be read.
+    fn content(sample: &Sample) -> Result<&Content, DataError> {
+        sample.content.as_ref().map_err(|(origin, reason)| DataError::malformed(origin, reason))
+    }
+
     fn origin(&self, sample: &Sample, member: Member) -> String {
         let (path, _) = &self.shards[member.shard as usize];
         format!("{}[{}], at byte {}", path.display(), sample.key, member.start)
@@ -220,7 +301,7 @@ impl TarSet {
     }
 
     fn labels(&self, sample: &Sample) -> Result<Tensor, DataError> {
-        let (member, wanted) = (sample.labels, label_type(&self.requirements));
+        let (member, wanted) = (TarSet::content(sample)?.labels, label_type(&self.requirements));
         let origin = self.origin(sample, member);
         let shape = &self.requirements.label_shape;
         if !self.has_classes {
@@ -246,7 +327,10 @@ impl Source for TarSet {
         });
         let labels = if self.has_classes { "cls: a number" } else { "y.npy" };
         Ok(Description {
-            kind: format!("{} tar shards", self.shards.len()),
+            kind: iter::once(format!("{} tar shards", self.shards.len()))
+                .chain(self.cut_off.iter().cloned())
+                .collect::<Vec<_>>()
+                .join("; "),
             tensors: inputs.chain([labels.to_owned()]).collect(),
             size_bytes: size_of_files(self.shards.iter().map(|(path, _)| path.as_path()))?,
             ..Description::default()
@@ -263,7 +347,8 @@ impl Source for TarSet {
         let mut labels = Vec::with_capacity(samples.len());
         for &sample in samples {
             let sample = &self.samples[sample as usize];
-            for ((input, &member), column) in inputs.iter().zip(&sample.inputs).zip(&mut columns) {
+            let members = &TarSet::content(sample)?.inputs;
+            for ((input, &member), column) in inputs.iter().zip(members).zip(&mut columns) {
                 let origin = self.origin(sample, member);
                 column.push(match &self.images {
                     Some(images) => images.decode(&self.bytes(member, &origin)?, &origin)?,
@@ -292,8 +377,8 @@ impl Source for TarSet {
     fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {
         for sample in &self.samples[samples.start as usize..samples.end as usize] {
             digest.add(sample.key.as_bytes());
-            let members = sample.inputs.iter().chain([&sample.labels]);
-            members.for_each(|member| digest.add(&member.size_bytes.to_le_bytes()));
+            let Ok(Content { inputs, labels }) = &sample.content else { continue };
+            inputs.iter().chain([labels]).for_each(|member| digest.add(&member.size_bytes.to_le_bytes()));
         }
         digest.add_files(self.shards.iter().map(|(path, _)| path.as_path()))
     }
@@ -342,7 +427,7 @@ mod tests {
         // Some systems store metadata in hidden files.
         std::fs::write(folder.path().join("._0.tar"), [0; 100]).unwrap();
         assert!(is_shards(folder.path()).unwrap());
-        let mut set = open(folder.path(), &requirements(&[1, 1, 1])).unwrap();
+        let mut set = open(folder.path(), &requirements(&[1, 1, 1]), false).unwrap();
         let batch = set.batch(&[2, 0, 1]).unwrap();
         assert_eq!(batch.inputs["x"], Tensor::from_f32(&[3, 1, 1, 1], &[0.6, 0.2, 0.4]));
         assert_eq!(batch.labels, Tensor::from_i64(&[3], &[5, 3, 4]));
@@ -356,7 +441,7 @@ mod tests {
         let (a, b) = (png(51), png(102));
         let opened = |members: &[(&str, &[u8])], sample_shape: &[u64]| {
             shard(&path, members);
-            let mut set = open(&path, &requirements(sample_shape)).map_err(|error| error.to_string())?;
+            let mut set = open(&path, &requirements(sample_shape), false).map_err(|error| error.to_string())?;
             Ok::<_, String>(set.batch(&[0]).unwrap().inputs["x"].to_f32().unwrap())
         };
         let (cls, pixel) = (("1.cls", b"1".as_slice()), [1, 1, 1]);
@@ -380,15 +465,15 @@ mod tests {
         let (a, b) = (png(51), png(102));
         shard(&folder.path().join("0.tar"), &[("0.png", &a), ("0.cls", b"1")]);
         shard(&folder.path().join("1.tar"), &[("0.png", &b), ("0.cls", b"2")]);
-        let mut set = open(folder.path(), &requirements(&[1, 1, 1])).unwrap();
+        let mut set = open(folder.path(), &requirements(&[1, 1, 1]), false).unwrap();
         assert_eq!(set.sample_count(), 2);
         assert_eq!(set.batch(&[0, 1]).unwrap().labels, Tensor::from_i64(&[2], &[1, 2]));
         shard(&folder.path().join("1.tar"), &[("0.png", &a), ("0.cls", b"1"), ("0.png", &b), ("0.cls", b"2")]);
-        let error = open(folder.path(), &requirements(&[1, 1, 1])).err().unwrap().to_string();
+        let error = open(folder.path(), &requirements(&[1, 1, 1]), false).err().unwrap().to_string();
         assert!(error.contains("1.tar[0.png]: there are two such members, at bytes 512 and"), "{error}");
         shard(&folder.path().join("0.tar"), &[("0.png", &a), ("1.png", &b), ("0.cls", b"1"), ("1.cls", b"1")]);
         let refused =
-            |name: &str| open(&folder.path().join(name), &requirements(&[1, 1, 1])).err().unwrap().to_string();
+            |name: &str| open(&folder.path().join(name), &requirements(&[1, 1, 1]), false).err().unwrap().to_string();
         assert!(refused("0.tar").contains("[0]: this sample has no cls or y.npy; it has png"), "{}", refused("0.tar"));
         for pattern in ["*.tar", "{0..1}.tar"] {
             assert!(refused(pattern).ends_with("pass the folder that contains them"), "{}", refused(pattern));
@@ -406,7 +491,7 @@ mod tests {
         };
         let (x, y) = (array(&Tensor::from_f32(&[2], &[1.0, 2.0])), array(&Tensor::from_i64(&[], &[9])));
         shard(&path, &[("s.x.npy", &x), ("s.y.npy", &y), ("t.x.npy", &x[..x.len() - 1]), ("t.y.npy", &y)]);
-        let mut set = open(&path, &requirements(&[2])).unwrap();
+        let mut set = open(&path, &requirements(&[2]), false).unwrap();
         let batch = set.batch(&[0]).unwrap();
         assert_eq!(
             (&batch.inputs["x"], &batch.labels),
@@ -415,10 +500,62 @@ mod tests {
         let error = set.batch(&[0, 1]).unwrap_err().to_string();
         assert!(error.contains("data.tar[t], at byte ") && error.contains("truncated: 7 of the 8 bytes"), "{error}");
         shard(&path, &[("s.x.npy", &x)]);
-        let error = open(&path, &requirements(&[2])).err().unwrap().to_string();
+        let error = open(&path, &requirements(&[2]), false).err().unwrap().to_string();
         assert!(error.contains("[s]: this sample has no y.npy; it has x.npy"), "{error}");
         let bytes = std::fs::read(&path).unwrap();
         std::fs::write(&path, &bytes[..520]).unwrap();
-        assert!(open(&path, &requirements(&[2])).err().unwrap().to_string().contains("truncated"));
+        assert!(open(&path, &requirements(&[2]), false).err().unwrap().to_string().contains("truncated"));
+    }
+
+    #[test]
+    fn damaged_shards_keep_the_samples_before_the_damage() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("0.tar");
+        let samples = |first: u8| {
+            let named = |number: u8| [(format!("{number}.png"), png(51)), (format!("{number}.cls"), b"1".to_vec())];
+            (first..first + 3).flat_map(named).collect::<Vec<_>>()
+        };
+        let write = |path: &Path, first| {
+            let members = samples(first);
+            shard(path, &members.iter().map(|(name, bytes)| (&**name, &**bytes)).collect::<Vec<_>>());
+        };
+        write(&path, 0);
+        write(&folder.path().join("1.tar"), 3);
+        let whole = std::fs::read(&path).unwrap();
+        let opened = |bytes: &[u8], skips_bad| {
+            std::fs::write(&path, bytes).unwrap();
+            open(folder.path(), &requirements(&[1, 1, 1]), skips_bad)
+        };
+        assert_eq!(opened(&whole, false).unwrap().description().unwrap().kind, "2 tar shards");
+        // Each member has a block for its header and one for its content.
+        let mut changed = whole.clone();
+        changed[8 * 512] ^= 1;
+        let damages = [
+            (&whole[..9 * 512 + 7], 6, "0.tar[2.png]: truncated: it has ", "at byte 4608 of a file of 4615 bytes"),
+            (
+                &whole[..10 * 512],
+                6,
+                "0.tar[2]: this sample has no cls; it has png; ends at byte 5120",
+                "may be missing",
+            ),
+            (&changed, 6, "no table of members from byte 4096 on: ", "checksum"),
+        ];
+        for (bytes, count, words, more) in damages {
+            let refused = opened(bytes, false).err().unwrap().to_string();
+            let mut set = opened(bytes, true).unwrap();
+            assert_eq!(set.sample_count(), count, "{refused}");
+            let bad = count - 4;
+            let error = set.batch(&[0, bad]).unwrap_err().to_string();
+            assert_eq!(set.batch(&[0, bad + 1]).unwrap().labels, Tensor::from_i64(&[2], &[1, 1]));
+            for error in [refused, error] {
+                assert!(error.contains(words) && error.contains(more), "{error}");
+            }
+        }
+        // Between two samples, only the mark for the end is missing.
+        let mut set = opened(&whole[..8 * 512], false).unwrap();
+        assert_eq!(set.sample_count(), 5);
+        let kind = set.description().unwrap().kind;
+        assert!(kind.starts_with("2 tar shards; 0.tar ends at byte 4096 without the mark for the end"), "{kind}");
+        assert!(set.batch(&[0, 1, 2, 3, 4]).is_ok());
     }
 }

@@ -52,7 +52,7 @@ impl Lacking {
 
 impl Device for Lacking {
     forward! {
-        inner: limits host_workspace_bytes check_room create_heap destroy_heap create_reservation create_placed release_host
+        inner: limits host_workspace_bytes check_room create_heap destroy_heap create_reservation create_placed release_host allocate_late
         fill_host create_spill create_read_only destroy_memory create_stream destroy_stream create_event destroy_event synchronize recover wait_event
         query_event event_time write_host read_host join take_index_fault usage set_trace take_trace
     }

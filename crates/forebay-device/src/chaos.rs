@@ -257,7 +257,7 @@ fn run(device: &dyn Device, chosen: &[(u64, Command)]) -> Result<(), DeviceError
 impl Device for ChaosDevice {
     forward! {
         inner: limits workspace_bytes host_workspace_bytes check_room create_heap destroy_heap create_reservation create_placed
-        create_host_block create_released_host_block release_host fill_host create_spill create_read_only
+        create_host_block create_released_host_block release_host allocate_late fill_host create_spill create_read_only
         takes_loans create_loan lend give_back destroy_memory write_host read_host join take_index_fault usage set_trace take_trace
     }
 

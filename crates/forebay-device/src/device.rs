@@ -234,6 +234,11 @@ pub trait Device: Send + Sync {
     /// pages back as commands write there. No submitted command may still use the part.
     fn release_host(&self, _region: Region) {}
 
+    /// Sets whether device memory that is mapped or created from now on takes memory of the host only as commands write it. Contents can
+    /// then move into it one after the other, each freed where it was, without ever taking the memory of all of them twice. Has no effect
+    /// if device memory is not the host's.
+    fn allocate_late(&self, _enabled: bool) {}
+
     /// Allocates the memory that a host block lacks because it was released or never written.
     ///
     /// # Errors

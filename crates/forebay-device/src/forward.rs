@@ -91,6 +91,11 @@ macro_rules! forward {
             self.$inner.release_host(region)
         }
     };
+    (@allocate_late $inner:ident) => {
+        fn allocate_late(&self, enabled: bool) {
+            self.$inner.allocate_late(enabled)
+        }
+    };
     (@fill_host $inner:ident) => {
         fn fill_host(&self, block: $crate::base::MemoryId) -> Result<(), $crate::DeviceError> {
             self.$inner.fill_host(block)

@@ -58,7 +58,8 @@ impl From<ImageError> for DecodeError {
             ImageError::Unsupported(_) => {
                 DecodeError::Malformed(format!("{error}; convert the image to PNG, or its numbers to .npy"))
             }
-            _ => DecodeError::Malformed(error.to_string()),
+            // Some decoders end their messages with a line break.
+            _ => DecodeError::Malformed(error.to_string().trim_end().to_owned()),
         }
     }
 }

@@ -25,10 +25,11 @@ mod terms;
 mod tests;
 mod updates;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use forebay_base::kernel::BinaryOp;
 use forebay_base::kernel::quantization::{QUANTIZATION_BLOCK, QUANTIZED_ELEMENTS_MIN};
-use forebay_base::{DataType, Kernel};
+use forebay_base::{DataType, Kernel, Tensor};
 
 use crate::autodiff::gradients;
 use crate::error::ModelError;
@@ -41,6 +42,7 @@ use averages::append_averages;
 pub use averages::{AVERAGE, average_of};
 pub use clipping::Clipping;
 use clipping::append_clipping;
+use formula::Formula;
 pub use groups::ParameterGroup;
 use groups::group_of;
 pub use layers::layer_groups;
@@ -113,6 +115,8 @@ pub struct TrainingOptions {
     pub groups: Vec<ParameterGroup>,
     /// The type in which products are computed. `None`: as the model specifies.
     pub precision: Option<Precision>,
+    /// Whether steps raise the loss instead of lowering it.
+    pub maximize: bool,
     /// The decay of an exponential moving average that is kept for every trained parameter: at least 0 and less than 1.
     pub average: Option<f32>,
     /// The number of parts in which a step processes its batch, one after the other, accumulating their gradients. [`training_graph`] then
@@ -136,17 +140,18 @@ impl TrainingOptions {
         update: u64,
         loss_scale: f32,
     ) -> Vec<Vec<f32>> {
-        let of = |rate: f32, decay: Option<f32>| {
-            let optimizer = self.optimizer.clone().with_learning_rate(rate);
-            match decay {
-                Some(decay) => optimizer.with_weight_decay(decay).hyperparameters_of_step(update),
-                None => optimizer.hyperparameters_of_step(update),
+        let of_group = |(number, group): (usize, &ParameterGroup)| {
+            let rate = group_rates.get(number).copied().flatten().unwrap_or(learning_rate);
+            let mut optimizer = group.optimizer.as_ref().unwrap_or(&self.optimizer).clone();
+            optimizer = optimizer.with_learning_rate(rate * group.rate_factor);
+            if let Some(decay) = group.weight_decay {
+                optimizer = optimizer.with_weight_decay(decay);
             }
+            optimizer.hyperparameters_of_step(update.saturating_sub(group.updates_before))
         };
         let groups = self.groups.iter().enumerate().filter(|(_, group)| !group.is_frozen);
-        let rate = |number: usize| group_rates.get(number).copied().flatten().unwrap_or(learning_rate);
-        let mut all = vec![of(learning_rate, None)];
-        all.extend(groups.map(|(number, group)| of(rate(number) * group.rate_factor, group.weight_decay)));
+        let mut all = vec![self.optimizer.clone().with_learning_rate(learning_rate).hyperparameters_of_step(update)];
+        all.extend(groups.map(of_group));
         all.extend(self.clipping.map(|clipping| vec![clipping.limit()]));
         all.extend(self.scales_loss().then(|| vec![loss_scale]));
         all
@@ -227,7 +232,10 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
     let Losses { loss, labels, terms } = append_losses(&mut graph, prediction, options)?;
     let candidates = candidates(&graph, &statistics, options)?;
     let loss = accumulation::share(&mut graph, loss, options.accumulate);
-    let (scaled, factor) = mixed::scale(&mut graph, loss, options.precision.as_ref());
+    let (mut scaled, factor) = mixed::scale(&mut graph, loss, options.precision.as_ref());
+    if options.maximize {
+        scaled = Formula::new(&mut graph, "loss").scaled(scaled, -1.0);
+    }
     mode.factor = factor;
     let backward = graph.nodes.len();
     let gradients = gradients(&mut graph, scaled, &candidates)?;
@@ -246,7 +254,7 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
     mixed::unscale(&mut graph, &mut trained, factor);
     graph.outputs = vec![loss];
     if options.gradient_outputs {
-        append_gradient_outputs(&mut graph, &trained);
+        append_gradient_outputs(&mut graph, &trained, options.maximize);
     }
     graph.nodes.append(&mut mode.update_nodes);
     graph.updates.append(&mut mode.updates);
@@ -422,7 +430,7 @@ fn candidates(
     let patterns = options.groups.iter().flat_map(|group| [&group.pattern].into_iter().chain(&group.more_patterns));
     let groups = patterns.map(|pattern| (pattern, "matches no parameter for a group"));
     let frozen = options.freeze.iter().map(|pattern| (pattern, "matches no parameter to freeze"));
-    groups::check(&options.groups)?;
+    groups::check(&options.groups, &options.optimizer)?;
     for (pattern, what) in frozen.chain(groups) {
         // Patterns can also match initializers that are not trained anyway.
         if !graph.initializers.keys().any(|&id| pattern::matches(pattern, &graph.value(id).name)) {
@@ -439,8 +447,11 @@ fn candidates(
 }
 
 /// Adds an output with a known name for every gradient. Each is a view, because two parameters can have the same gradient.
-fn append_gradient_outputs(graph: &mut Graph, trained: &[(ValueId, ValueId)]) {
-    for &(parameter, d) in trained {
+fn append_gradient_outputs(graph: &mut Graph, trained: &[(ValueId, ValueId)], is_negated: bool) {
+    for &(parameter, mut d) in trained {
+        if is_negated {
+            d = Formula::new(graph, "gradient").scaled(d, -1.0);
+        }
         let name = format!("{GRADIENT_PREFIX}{}", graph.value(parameter).name);
         append_output(graph, &name, d);
     }
@@ -457,6 +468,18 @@ fn append_hyperparameters(graph: &mut Graph, options: &TrainingOptions) -> Vec<V
     (0..=groups.count()).map(|_| graph.add_input(HYPERPARAMETERS_NAME, ty.clone())).collect()
 }
 
+/// Returns the step of parameters that begin to train after a number of updates.
+fn own_step(graph: &mut Graph, step: ValueId, updates_before: u64) -> ValueId {
+    if updates_before == 0 {
+        return step;
+    }
+    let mut f = Formula::new(graph, "step");
+    let before = f.constant(Tensor::from_i64(&[2], &[updates_before.min(i64::MAX as u64) as i64, 0]));
+    let own = f.subtract(step, before);
+    let first = f.constant(Tensor::from_i64(&[2], &[1, i64::MIN]));
+    f.binary(BinaryOp::Maximum, own, first)
+}
+
 /// Adds the optimizer's nodes, state and updates. Returns the state with its parameters, and the inputs for the hyperparameters.
 fn append_optimizer(
     graph: &mut Graph,
@@ -471,6 +494,8 @@ fn append_optimizer(
         DecayRule::All
     });
     let mut states = Vec::new();
+    // By the number of updates before the first of a parameter.
+    let mut steps = BTreeMap::new();
     let is_formula = options.optimizer.is_formula();
     let mut numbers = Vec::new();
     if is_formula {
@@ -481,6 +506,7 @@ fn append_optimizer(
         let ty = graph.ty(parameter).cloned().expect("initializers have types");
         let decays = rule == DecayRule::All || ty.shape.len() >= 2;
         let group = group_of(&options.groups, &graph.value(parameter).name);
+        let updates_before = group.map_or(0, |group| options.groups[group].updates_before);
         let trains_before = |group: usize| options.groups[..group].iter().filter(|group| !group.is_frozen).count();
         let group = group.map_or(0, |group| 1 + trains_before(group));
         if is_formula {
@@ -499,7 +525,9 @@ fn append_optimizer(
         let mut inputs = vec![Some(parameter), Some(d)];
         inputs.extend(in_place[1..].iter().copied().map(Some));
         if matches!(kernel, Kernel::Adam { .. } | Kernel::Adam8Bit { .. }) {
-            inputs.push(Some(mode.step(graph)));
+            let step = mode.step(graph);
+            let own = steps.entry(updates_before).or_insert_with(|| own_step(graph, step, updates_before));
+            inputs.push(Some(*own));
         }
         inputs.push(Some(hyperparameters[group]));
         let mut outputs = Vec::with_capacity(in_place.len());

@@ -2,6 +2,18 @@
 
 use std::fmt;
 
+/// The setting that a budget for device memory comes from. Errors name it as what can be raised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceBudgetSetting {
+    /// The budget for device memory: `--device-memory`.
+    #[default]
+    DeviceMemory,
+    /// The size of a simulated device: `--simulate-device`.
+    SimulatedDevice,
+    /// No setting: it is all that the device has.
+    Device,
+}
+
 /// Why a program cannot be planned within its budgets.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PlanError {
@@ -13,6 +25,8 @@ pub enum PlanError {
         minimum_bytes: u64,
         /// The launch that sets the minimum.
         launch: String,
+        /// The setting that the budget comes from.
+        setting: DeviceBudgetSetting,
     },
     /// The host budget is too small for what must be swapped out, inputs and outputs included.
     HostBudget {
@@ -39,6 +53,8 @@ pub enum PlanError {
         /// What is wrong with it, and where.
         reason: String,
     },
+    /// Another thread requested that planning stops ([`PlanOptions::stop`](crate::PlanOptions::stop)).
+    Stopped,
     /// The plan breaks an invariant: a defect in this crate, found before anything ran.
     Check {
         /// Which invariant, and where.
@@ -49,12 +65,19 @@ pub enum PlanError {
 impl fmt::Display for PlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PlanError::DeviceBudget { budget_bytes, minimum_bytes, launch } => write!(
-                f,
-                "a device budget of {budget_bytes} bytes is too small: '{launch}' needs {minimum_bytes} bytes at once \
-                 (pass at least --device-memory {}KiB, or use a smaller batch)",
-                minimum_bytes.div_ceil(1024)
-            ),
+            PlanError::DeviceBudget { budget_bytes, minimum_bytes, launch, setting } => {
+                let least = |flag| format!("pass at least {flag} {}KiB, or ", minimum_bytes.div_ceil(1024));
+                let raising = match setting {
+                    DeviceBudgetSetting::DeviceMemory => least("--device-memory"),
+                    DeviceBudgetSetting::SimulatedDevice => least("--simulate-device"),
+                    DeviceBudgetSetting::Device => String::new(),
+                };
+                write!(
+                    f,
+                    "a device budget of {budget_bytes} bytes is too small: '{launch}' needs {minimum_bytes} bytes at once \
+                     ({raising}use a smaller batch)"
+                )
+            }
             PlanError::HostBudget { budget_bytes, needed_bytes, spilled, buffers_bytes } => {
                 let buffers = match buffers_bytes {
                     0 => String::new(),
@@ -78,6 +101,7 @@ impl fmt::Display for PlanError {
             }
             PlanError::Tensor { launch, reason } => write!(f, "'{launch}': {reason}"),
             PlanError::Document { what, reason } => write!(f, "cannot read {what}: {}", reason.trim_end()),
+            PlanError::Stopped => write!(f, "planning was stopped"),
             PlanError::Check { reason } => write!(f, "the plan breaks an invariant (a bug in Forebay): {reason}"),
         }
     }

@@ -82,6 +82,7 @@ pub mod schedule;
 pub mod shared;
 pub mod simulate;
 pub mod split;
+mod stop;
 #[cfg(test)]
 mod testing;
 mod tuning;
@@ -90,7 +91,7 @@ pub mod widen;
 
 pub use arena::SharedLayout;
 pub use dependences::fewest_barriers;
-pub use error::PlanError;
+pub use error::{DeviceBudgetSetting, PlanError};
 pub use host_updates::update_on_host;
 pub use machine::MachineDescription;
 pub use network::Network;
@@ -98,5 +99,6 @@ pub use order::LaunchOrder;
 pub use paging::{Paging, page};
 pub use parts::costs_of_parts;
 pub use plan::{BackingLocation, Plan};
-pub use planner::{PlanOptions, choose_groups, plan, plan_in_groups, plan_unless_stopped, smallest_budget};
+pub use planner::{PlanOptions, choose_groups, plan, plan_in_groups, smallest_budget};
 pub use saved_costs::SavedCosts;
+pub use stop::StopRequest;

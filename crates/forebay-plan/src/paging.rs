@@ -18,7 +18,7 @@ use crate::arena::{Arena, arena};
 use crate::backing_stores::BackingStores;
 use crate::cost::Costs;
 use crate::emit::{Decisions, emit};
-use crate::error::PlanError;
+use crate::error::{DeviceBudgetSetting, PlanError};
 use crate::liveness::{Access, Chunk, Liveness, Owner, liveness};
 use crate::loans::Loans;
 use crate::plan::Plan;
@@ -99,6 +99,10 @@ pub fn page(
             budget_bytes: budget_bytes.min(limits.memory_bytes),
             minimum_bytes: minimum_budget_bytes,
             launch: minimum_launch,
+            setting: match budget_bytes > limits.memory_bytes {
+                true => DeviceBudgetSetting::Device,
+                false => DeviceBudgetSetting::default(),
+            },
         });
     }
     let unit_bytes = layout.unit_bytes(budget_bytes, limits);

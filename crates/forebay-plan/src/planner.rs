@@ -12,7 +12,6 @@ mod within;
 mod work;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::AtomicBool;
 
 use forebay_base::Limits;
 use forebay_model::program::Program;
@@ -24,7 +23,7 @@ use crate::check::check;
 use crate::cost::Costs;
 use crate::dependences::fewest_barriers;
 use crate::emit::{COMPUTE, Decisions, device_memory_bytes, emit};
-use crate::error::PlanError;
+use crate::error::{DeviceBudgetSetting, PlanError};
 use crate::host_updates::updates_on_host;
 use crate::liveness::Liveness;
 use crate::loans::Loans;
@@ -36,6 +35,7 @@ use crate::schedule::schedule;
 use crate::shared::separate;
 use crate::simulate::simulate;
 use crate::split::split_barriers;
+use crate::stop::StopRequest;
 use crate::widen::{Route, widen};
 use candidate::{Candidate, Candidates, check_sizes, minimum_budget};
 use cutting::Cutting;
@@ -80,6 +80,8 @@ pub struct PlanOptions {
     pub shared: Option<SharedLayout>,
     /// Whether the whole plan is checked ([`mod@crate::check`]) before it is returned.
     pub check: bool,
+    /// A request to stop planning, after which it soon ends with [`PlanError::Stopped`].
+    pub stop: StopRequest,
 }
 
 /// Plans one step of a program. Fuse it first ([`crate::fuse`]), and set its launches' workspace bytes. `costs` are the costs of its
@@ -108,7 +110,7 @@ pub fn choose_groups(
         LaunchOrder::Barriers => {
             let file = Candidate::new(Ordered::as_it_comes(program.clone()), costs);
             check_sizes(&file, limits)?;
-            let (never, launches) = (AtomicBool::new(false), program.launches.len());
+            let (never, launches) = (StopRequest::default(), program.launches.len());
             let work = Work::new(launches, false, &never);
             let planner = Planner::new(program, limits, costs, &work);
             planner.fewest_barriers(&planner.in_core(&file)?)
@@ -127,26 +129,11 @@ pub fn plan_in_groups(
     limits: &Limits,
     costs: &Costs,
 ) -> Result<Plan, PlanError> {
-    plan_unless_stopped(program, groups, options, limits, costs, &AtomicBool::new(false))
-}
-
-/// The same as [`plan_in_groups`], but the search ends soon after `stop` is set, with the best plan found so far.
-///
-/// # Errors
-/// As for [`plan`].
-pub fn plan_unless_stopped(
-    program: &Program,
-    groups: Option<&[Vec<usize>]>,
-    options: &PlanOptions,
-    limits: &Limits,
-    costs: &Costs,
-    stop: &AtomicBool,
-) -> Result<Plan, PlanError> {
     let file = Candidate::new(Ordered::as_it_comes(program.clone()), costs);
     let (minimum_budget_bytes, minimum_launch) = check_sizes(&file, limits)?;
     let shared = options.shared.as_ref();
     let lends = options.lends && options.device_budget_bytes.is_none() && options.host_budget_bytes.is_none();
-    let work = Work::new(program.launches.len(), options.brief, stop);
+    let work = Work::new(program.launches.len(), options.brief, &options.stop);
     let planner = Planner { shared, lends, ..Planner::new(program, limits, costs, &work) };
     let reordered = groups.map(|groups| Candidate::new(Ordered::by_groups(program, groups), costs));
     // Updates on the host run alongside the backward pass if they begin early.
@@ -166,7 +153,7 @@ pub fn plan_unless_stopped(
     let within = within.or(spills.then(|| options.device_budget_bytes.unwrap_or(in_core_peak_bytes)));
     if within.is_some() && shared.is_some() {
         let unshared = PlanOptions { shared: None, ..options.clone() };
-        return plan_unless_stopped(program, groups, &unshared, limits, costs, stop);
+        return plan_in_groups(program, groups, &unshared, limits, costs);
     }
     // In one pool, inputs in place may make room for everything.
     let in_place = match options.one_pool && within.is_some() {
@@ -188,7 +175,8 @@ pub fn plan_unless_stopped(
     let mut plan = match within {
         Some(budget_bytes) if minimum_budget_bytes > budget_bytes && !options.one_pool => {
             let (minimum_bytes, launch) = (minimum_budget_bytes, minimum_launch);
-            return Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes, launch });
+            let setting = DeviceBudgetSetting::default();
+            return Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes, launch, setting });
         }
         Some(budget_bytes) => {
             let planner = Planner { in_core_ns: in_core_predicted_ns, ..planner };
@@ -426,6 +414,7 @@ impl Planner<'_> {
         (residency, backing_stores): &(Residency, BackingStores),
         host_limit: PlacementLimit,
     ) -> Result<Option<Plan>, PlanError> {
+        self.work.check()?;
         let groups = host_limit.grouped.then_some(&candidate.ordered.groups[..]);
         let arena = self.arena(live, residency, groups, host_limit.capacity_bytes);
         let Some(arena) = &arena else { return Ok(None) };
@@ -454,6 +443,7 @@ impl Planner<'_> {
         (residency, backing_stores): (&Residency, &BackingStores),
         arena: &Arena,
     ) -> Result<Plan, PlanError> {
+        self.work.check()?;
         let Ordered { program, sources, .. } = &candidate.ordered;
         let (work, limits) = (schedule(live, residency), self.limits);
         let loans = &self.loans(program);
@@ -467,6 +457,7 @@ impl Planner<'_> {
 
     /// Returns what is where if everything is kept on the device.
     fn in_core_arena(&self, file: &Candidate) -> Result<((Residency, BackingStores), Arena), PlanError> {
+        self.work.check()?;
         let decided = self.intervals(file, &file.live, UNLIMITED, &[]);
         let arena = self.arena(&file.live, &decided.0, None, u64::MAX);
         let none = || PlanError::Check { reason: "no placement was found in an unlimited arena".to_string() };

@@ -154,6 +154,8 @@ fn of_plan(error: &PlanError) -> Kind {
         PlanError::HostBudget { needed_bytes, .. } => Kind::OutOfBudget("host_memory", Some(*needed_bytes)),
         PlanError::Tensor { .. } => Kind::OutOfBudget("device", None),
         PlanError::Document { .. } => Kind::Plain("InvalidArgument"),
+        // Python makes no such request.
+        PlanError::Stopped => Kind::Plain("Error"),
         PlanError::Check { .. } => Kind::Plain("RaceError"),
     }
 }
@@ -187,4 +189,17 @@ fn unsupported(error: &ModelError) -> Vec<String> {
         ModelError::Several(errors) => errors.iter().flat_map(unsupported).collect(),
         _ => Vec::new(),
     }
+}
+
+/// Returns the row of a table with a given name.
+///
+/// # Errors
+/// Fails if there is no such row.
+pub fn choice<T: Copy>(py: Python<'_>, what: &str, text: &str, table: &[(&str, T)]) -> PyResult<T> {
+    let found = table.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+    found.ok_or_else(|| {
+        let names: Vec<&str> = table.iter().map(|(name, _)| *name).collect();
+        let reason = format!("unknown {what} '{text}'; expected one of {}", names.join(", "));
+        exception(py, &Error::Option { reason })
+    })
 }

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`errors`] | Rust errors as Python exceptions |
 //! | [`arrays`] | tensors from NumPy arrays, and back |
-//! | [`losses`], [`options`] | dictionaries of options |
+//! | [`losses`], [`optimizers`], [`options`] | dictionaries of options |
 //! | [`recipe`] | schedules, gradient clipping, parameter groups |
 //! | [`metrics`] | metrics of validation |
 //! | [`long_work`] | work without Python's interpreter lock, which Ctrl-C interrupts |
@@ -25,6 +25,7 @@ mod losses;
 mod managed;
 mod metrics;
 mod model;
+mod optimizers;
 mod options;
 mod plan;
 mod processes;

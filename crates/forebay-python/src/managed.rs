@@ -11,9 +11,8 @@ use pyo3::types::PyDict;
 use crate::arrays::{Given, Taken, data_type, tensor};
 use crate::device_tensor::DeviceTensor;
 use crate::eager::{Context, Stream, waiting};
-use crate::errors::exception;
+use crate::errors::{choice, exception};
 use crate::long_work::obeying_signals;
-use crate::options::choice;
 
 const POLICIES: [(&str, Policy); 3] =
     [("driver", Policy::Driver), ("touch", Policy::Touch), ("planned", Policy::Planned)];

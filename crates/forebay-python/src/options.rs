@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use forebay::managed::Policy;
-use forebay::training::{DecayRule, Optimizer, Precision, TrainingOptions};
+use forebay::training::{DecayRule, Precision, TrainingOptions};
 use forebay::{
     Error, HostOperators, LaunchOrder, MemoryMode, OnNan, SessionOptions, Shard, TrainerOptions, Updates, documents,
 };
 use pyo3::prelude::*;
 
-use crate::errors::exception;
+use crate::errors::{choice, exception};
 use crate::losses::{LossGiven, TermGiven, loss};
+use crate::optimizers::{OptimizerGiven, optimizer};
 use crate::processes::Processes;
 use crate::recipe::Recipe;
 
@@ -91,41 +92,6 @@ pub struct Training {
     precision: Option<String>,
     float32: Vec<String>,
     recipe: Recipe,
-}
-
-/// An optimizer by name, with the options of all optimizers.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-pub struct OptimizerGiven {
-    kind: String,
-    learning_rate: f32,
-    momentum: f32,
-    nesterov: bool,
-    beta1: f32,
-    beta2: f32,
-    epsilon: f32,
-    weight_decay: f32,
-    decay_rate: f32,
-    centered: bool,
-    rate_decay: f32,
-    beta2_decay: f32,
-    threshold: f32,
-    dampening: f32,
-    momentum_decay: f32,
-    decoupled: bool,
-}
-
-/// Returns the row of a table with a given name.
-///
-/// # Errors
-/// Fails if there is no such row.
-pub fn choice<T: Copy>(py: Python<'_>, what: &str, text: &str, table: &[(&str, T)]) -> PyResult<T> {
-    let found = table.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
-    found.ok_or_else(|| {
-        let names: Vec<&str> = table.iter().map(|(name, _)| *name).collect();
-        let reason = format!("unknown {what} '{text}'; expected one of {}", names.join(", "));
-        exception(py, &Error::Option { reason })
-    })
 }
 
 /// Returns the slices of training state that processes keep, by name.
@@ -246,36 +212,4 @@ pub fn trainer_options(
     let answers = [("stop", OnNan::Stop), ("continue", OnNan::Continue), ("skip", OnNan::Skip)];
     options.on_nan = choice(py, "value of on_nan", &given.on_nan, &answers)?;
     Ok(options)
-}
-
-/// Converts an optimizer.
-///
-/// # Errors
-/// Fails if no optimizer has the name.
-pub fn optimizer(py: Python<'_>, given: &OptimizerGiven) -> PyResult<Optimizer> {
-    let OptimizerGiven { learning_rate, momentum, nesterov, beta1, beta2, epsilon, weight_decay, .. } = *given;
-    let OptimizerGiven { decay_rate, centered, rate_decay, beta2_decay, threshold, .. } = *given;
-    let OptimizerGiven { dampening, momentum_decay, decoupled, .. } = *given;
-    let adam = |decoupled| Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled };
-    let adam_8_bit = |decoupled| Optimizer::Adam8Bit { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled };
-    let kinds = [
-        ("sgd", Optimizer::Sgd { learning_rate, momentum, nesterov, weight_decay }),
-        ("adam", adam(false)),
-        ("adamw", adam(true)),
-        ("adam8bit", adam_8_bit(false)),
-        ("adamw8bit", adam_8_bit(true)),
-        ("rmsprop", Optimizer::RmsProp { learning_rate, decay_rate, epsilon, momentum, centered, weight_decay }),
-        ("adagrad", Optimizer::Adagrad { learning_rate, rate_decay, epsilon, weight_decay }),
-        ("lion", Optimizer::Lion { learning_rate, beta1, beta2, weight_decay }),
-        ("lamb", Optimizer::Lamb { learning_rate, beta1, beta2, epsilon, weight_decay }),
-        ("adafactor", Optimizer::Adafactor { learning_rate, beta2_decay, epsilon, threshold, weight_decay }),
-        ("dampedsgd", Optimizer::DampedSgd { learning_rate, momentum, dampening, weight_decay }),
-        ("amsgrad", Optimizer::AmsGrad { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled }),
-        ("adamax", Optimizer::AdaMax { learning_rate, beta1, beta2, epsilon, weight_decay }),
-        ("nadam", Optimizer::NAdam { learning_rate, beta1, beta2, epsilon, momentum_decay, weight_decay, decoupled }),
-        ("radam", Optimizer::RAdam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled }),
-        ("adadelta", Optimizer::Adadelta { learning_rate, decay_rate, epsilon, weight_decay }),
-    ];
-    let table = kinds.each_ref().map(|(name, kind)| (*name, kind));
-    choice(py, "optimizer", &given.kind, &table).cloned()
 }

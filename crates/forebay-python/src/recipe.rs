@@ -5,6 +5,7 @@ use forebay::{Error, Model, TrainerOptions};
 use pyo3::prelude::*;
 
 use crate::errors::exception;
+use crate::optimizers::{OptimizerGiven, optimizer};
 
 /// See `forebay._recipe`.
 #[derive(FromPyObject)]
@@ -17,10 +18,21 @@ pub struct Recipe {
     accumulate: u64,
     average: Option<f32>,
     layer_decay: Option<f32>,
+    maximize: bool,
 }
 
-/// A parameter group: patterns, learning rate factor, weight decay, whether it is frozen, and its schedule.
-type GroupGiven = (Vec<String>, f32, Option<f32>, bool, Option<ScheduleGiven>);
+/// See `forebay._recipe.ParameterGroup`.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct GroupGiven {
+    patterns: Vec<String>,
+    rate_factor: f32,
+    weight_decay: Option<f32>,
+    frozen: bool,
+    schedule: Option<ScheduleGiven>,
+    optimizer: Option<OptimizerGiven>,
+    updates_before: u64,
+}
 
 /// A schedule by the name of its curve, with the options of all curves.
 #[derive(FromPyObject)]
@@ -58,19 +70,21 @@ impl Recipe {
             _ => Clipping::GlobalNorm(limit),
         });
         options.gradient_norm = self.gradient_norm;
-        for (place, (mut patterns, factor, decay, frozen, schedule)) in self.groups.into_iter().enumerate() {
-            let mut group = ParameterGroup::new(patterns.pop().unwrap_or_default());
-            group.more_patterns = patterns;
-            (group.rate_factor, group.weight_decay, group.is_frozen) = (factor, decay, frozen);
+        for (place, mut given) in self.groups.into_iter().enumerate() {
+            let mut group = ParameterGroup::new(given.patterns.pop().unwrap_or_default());
+            group.more_patterns = given.patterns;
+            (group.rate_factor, group.weight_decay) = (given.rate_factor, given.weight_decay);
+            (group.is_frozen, group.updates_before) = (given.frozen, given.updates_before);
+            group.optimizer = given.optimizer.map(|own| optimizer(py, &own)).transpose()?;
             options.groups.push(group);
-            if let Some(schedule) = schedule {
+            if let Some(schedule) = given.schedule {
                 all.group_schedules.insert(place, schedule.schedule().map_err(wrong)?);
             }
         }
         if let Some(decay) = self.layer_decay {
             options.groups.extend(model.layer_groups(decay).map_err(|error| exception(py, &error))?);
         }
-        (options.accumulate, options.average) = (self.accumulate, self.average);
+        (options.accumulate, options.average, options.maximize) = (self.accumulate, self.average, self.maximize);
         all.schedule = self.schedule.schedule().map_err(wrong)?;
         Ok(())
     }

@@ -8,9 +8,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::arrays::{Given, arrays, tensors, tensors_in_place};
+use crate::errors::choice;
 use crate::long_work::{Pace, Shared, asking, is_short, locked, obeying_signals};
 use crate::model::{Described, Model, described};
-use crate::options::{Engine, Sizes, choice, session_options};
+use crate::options::{Engine, Sizes, session_options};
 
 /// Seconds, seconds without a kernel, late copies, and the seconds that those cost.
 type Times = (f64, f64, usize, f64);

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use forebay::training::{Curve, Schedule};
 use forebay::{Checkpoint, CheckpointFolder, Error, JsonValue, StepReport, Tensor, TensorInfo, Windows, documents};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -14,7 +13,8 @@ use crate::arrays::{Given, Taken, array, arrays, tensor, tensors};
 use crate::errors::exception;
 use crate::long_work::{Pace, Shared, asking, locked, obeying_signals};
 use crate::model::{Described, Model};
-use crate::options::{Engine, OptimizerGiven, Sizes, Training, optimizer, trainer_options};
+use crate::optimizers::{OptimizerGiven, optimizer};
+use crate::options::{Engine, Sizes, Training, trainer_options};
 use crate::plan::{Planned, planned};
 
 /// The report of a step: number, loss, seconds, seconds without a kernel, late copies, the seconds that those cost, whether another plan
@@ -316,16 +316,12 @@ impl Trainer {
         })
     }
 
-    fn set_optimizer(&self, py: Python<'_>, given: OptimizerGiven) -> PyResult<()> {
+    /// Sets other hyperparameters, for a parameter group or for all other parameters.
+    fn set_optimizer(&self, py: Python<'_>, given: OptimizerGiven, group: Option<usize>) -> PyResult<()> {
         let optimizer = optimizer(py, &given)?;
-        asking(py, &self.trainer, move |trainer| trainer.set_optimizer(optimizer))
-    }
-
-    /// Sets the learning rates of the first parameter groups, from the next step on.
-    fn set_group_rates(&self, py: Python<'_>, rates: Vec<f32>) -> PyResult<()> {
-        asking(py, &self.trainer, move |trainer| {
-            let mut schedules = rates.into_iter().map(|rate| Schedule::new(Curve::Table(vec![(1, rate)]))).enumerate();
-            schedules.try_for_each(|(group, schedule)| trainer.set_group_schedule(group, schedule))
+        asking(py, &self.trainer, move |trainer| match group {
+            Some(group) => trainer.set_group_optimizer(group, optimizer),
+            None => trainer.set_optimizer(optimizer),
         })
     }
 

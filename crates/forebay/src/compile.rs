@@ -20,8 +20,8 @@ use forebay_plan::orders::{Groups, Orders};
 use forebay_plan::plan::{MemoryKind, Statistics};
 use forebay_plan::saved_costs::Unknown;
 use forebay_plan::{
-    Plan, PlanError, PlanOptions, SavedCosts, SharedLayout, choose_groups, costs_of_parts, page, plan_in_groups,
-    smallest_budget, update_on_host,
+    DeviceBudgetSetting, Plan, PlanError, PlanOptions, SavedCosts, SharedLayout, choose_groups, costs_of_parts, page,
+    plan_in_groups, smallest_budget, update_on_host,
 };
 use forebay_runtime::{PagedOptions, StepTimes};
 
@@ -282,6 +282,8 @@ impl Compiled {
         {
             // The plan that is fastest with the measured durations may need more host memory.
             Err(error) if is_of_budgets(&error) => return Ok(None),
+            // The step itself is done.
+            Err(Error::Plan(PlanError::Stopped)) => return Ok(None),
             new => new?,
         };
         if machine.process_limit().is_some() {
@@ -481,6 +483,16 @@ fn is_of_budgets(error: &Error) -> bool {
     of_plan || matches!(error, Error::MemoryLimit { .. } | Error::FreeMemory { .. })
 }
 
+/// Returns the same error, which names the setting that the budget for device memory comes from.
+fn naming_setting(mut error: PlanError, machine: &LimitedDevice) -> PlanError {
+    if let PlanError::DeviceBudget { setting: setting @ DeviceBudgetSetting::DeviceMemory, .. } = &mut error
+        && machine.options.memory.simulate_device.is_some()
+    {
+        *setting = DeviceBudgetSetting::SimulatedDevice;
+    }
+    error
+}
+
 /// Returns the options for planning a step within the budgets. Budgets given as percentages are percentages of `in_core_peak_bytes`.
 fn plan_options(
     machine: &LimitedDevice,
@@ -498,6 +510,7 @@ fn plan_options(
         lends: machine.lends(),
         check: machine.options.planning.check || cfg!(debug_assertions),
         shared: shared.cloned(),
+        stop: machine.options.planning.stop.clone(),
         brief,
         omits_minimum: true,
         ..PlanOptions::default()
@@ -546,7 +559,8 @@ fn step_within(
     let host_bytes = options.host_memory.map(|size| size.resolve(in_core_peak_bytes));
     let reserved_bytes = machine.reserved_host_bytes();
     if let Some(strategy) = options.strategy()? {
-        let mut paging = page(program, plan_options.device_budget_bytes, limits, costs)?;
+        let mut paging = page(program, plan_options.device_budget_bytes, limits, costs)
+            .map_err(|error| naming_setting(error, machine))?;
         if in_core_peak_bytes > 0 {
             // In every mode, percentages are of what the plan takes.
             paging.plan.statistics.in_core_peak_bytes = in_core_peak_bytes;
@@ -576,7 +590,7 @@ fn step_within(
                 let (needed_bytes, buffers_bytes) = (needed_bytes + reserved_bytes, reserved_bytes);
                 Error::Plan(PlanError::HostBudget { budget_bytes, needed_bytes, spilled, buffers_bytes })
             }
-            (error, _) => Error::Plan(error),
+            (error, _) => Error::Plan(naming_setting(error, machine)),
         })?;
     process_memory::count_reserved(&mut plan, reserved_bytes);
     Ok(Step::Planned(plan, options.spill_dir.clone()))

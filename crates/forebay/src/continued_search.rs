@@ -1,7 +1,6 @@
 //! The search for a plan that continues while steps run.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::{io, thread};
 
@@ -9,7 +8,7 @@ use forebay_base::Limits;
 use forebay_model::program::Program;
 use forebay_plan::cost::Costs;
 use forebay_plan::orders::Groups;
-use forebay_plan::{Plan, PlanError, PlanOptions, plan_unless_stopped};
+use forebay_plan::{Plan, PlanError, PlanOptions, StopRequest, plan_in_groups};
 
 use crate::forecast::ReplanReason;
 
@@ -18,7 +17,7 @@ pub(crate) struct ContinuedSearch {
     /// Why the search was started.
     pub(crate) reason: ReplanReason,
     found: Receiver<Result<Plan, PlanError>>,
-    stop: Arc<AtomicBool>,
+    stop: StopRequest,
 }
 
 /// What to plan.
@@ -35,14 +34,14 @@ impl ContinuedSearch {
     ///
     /// # Errors
     /// Fails if the system cannot start a thread.
-    pub(crate) fn start(request: SearchRequest, reason: ReplanReason) -> io::Result<ContinuedSearch> {
+    pub(crate) fn start(mut request: SearchRequest, reason: ReplanReason) -> io::Result<ContinuedSearch> {
         let (sender, found) = channel();
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
+        let stop = StopRequest::default();
+        request.options.stop = stop.clone();
         let search = move || {
             let SearchRequest { program, groups, options, limits, costs } = &request;
             // Sending fails if the search was dropped: the plan is then no longer wanted.
-            let _ = sender.send(plan_unless_stopped(program, groups.as_deref(), options, limits, costs, &stopped));
+            let _ = sender.send(plan_in_groups(program, groups.as_deref(), options, limits, costs));
         };
         thread::Builder::new().name("forebay-planning".to_string()).spawn(search)?;
         Ok(ContinuedSearch { reason, found, stop })
@@ -72,6 +71,6 @@ pub(crate) enum Found {
 
 impl Drop for ContinuedSearch {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.make();
     }
 }

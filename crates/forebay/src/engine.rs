@@ -159,10 +159,13 @@ impl Engine {
     /// Fails if the device reports an error. The values are then where they were, or in a plan that is retired before the next one is
     /// activated.
     fn put_on_device(&mut self, (purpose, batch_size): PlanKey, compiled: &Compiled) -> Result<(), Error> {
-        if self.machine.process_limit().is_some() {
+        let has_limit = self.machine.process_limit().is_some();
+        if has_limit {
             // The limit leaves room for the code of one plan's steps, but not also for what ran before them.
             forebay_device::process::give_back();
         }
+        // Nor does it leave room for values both in memory and on the device.
+        self.machine.device.allocate_late(has_limit);
         let has = |name: &str| {
             compiled.step.plan().persistent.iter().any(|backing| backing.name == name && !backing.pieces.is_empty())
         };

@@ -196,6 +196,16 @@ pub use forebay_memory::size::{MemorySize, MemorySizeError, format_bytes};
 pub use forebay_model::ModelError;
 pub use forebay_model::graph::{Attribute, Dimension, Structure};
 /// ```
+/// use forebay::{DeviceBudgetSetting, Error, Model, PlanError, Session};
+///
+/// let model = Model::from_file("../../examples/digits/model.onnx")?;
+/// let built = Session::builder(&model).batch_size(8).simulate_device("4KiB".parse()?).build();
+/// let Err(Error::Plan(PlanError::DeviceBudget { setting, .. })) = built else { panic!("4 KiB are too few") };
+/// assert_eq!(setting, DeviceBudgetSetting::SimulatedDevice);
+/// # Ok::<(), forebay::Error>(())
+/// ```
+pub use forebay_plan::DeviceBudgetSetting;
+/// ```
 /// use forebay::{LaunchOrder, PlanningOptions};
 ///
 /// let mut planning = PlanningOptions::default();
@@ -228,6 +238,20 @@ pub use forebay_plan::PlanError;
 /// # Ok::<(), forebay::Error>(())
 /// ```
 pub use forebay_plan::SavedCosts;
+/// ```
+/// use forebay::{Error, Model, PlanError, Session, SessionOptions, StopRequest};
+///
+/// let stop = StopRequest::default();
+/// let mut options = SessionOptions::default();
+/// options.engine.planning.stop = stop.clone();
+/// stop.make(); // usually in another thread, while planning takes place
+/// let model = Model::from_file("../../examples/digits/model.onnx")?;
+/// options.batch_size = Some(8);
+/// let built = Session::new(&model, &options);
+/// assert!(matches!(built, Err(Error::Plan(PlanError::Stopped))));
+/// # Ok::<(), forebay::Error>(())
+/// ```
+pub use forebay_plan::StopRequest;
 /// ```
 /// let model = forebay::Model::from_file("../../examples/digits/model.onnx")?;
 /// let session = forebay::Session::builder(&model).batch_size(8).device("null".parse()?).build()?;

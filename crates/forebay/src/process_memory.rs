@@ -110,7 +110,8 @@ pub(crate) fn plan(
     let (options, limits) = (&machine.options, machine.device.limits());
     let peak_before_bytes = peak_bytes();
     let check = options.planning.check || cfg!(debug_assertions);
-    let plain = PlanOptions { check, omits_minimum: true, ..PlanOptions::default() };
+    let stop = options.planning.stop.clone();
+    let plain = PlanOptions { check, omits_minimum: true, stop, ..PlanOptions::default() };
     let sharing = PlanOptions { shared: shared.cloned(), lends: machine.lends(), ..plain.clone() };
     let mut in_core = plan_in_groups(program, groups, &sharing, limits, costs)?;
     let (host_bytes, in_core_bytes) = (in_core.statistics.host_bytes, in_core.statistics.device_peak_bytes);
@@ -176,7 +177,7 @@ pub(crate) fn plan(
             Err(PlanError::DeviceBudget { .. }) if !names_least => {
                 return Err(refused(limit, machine.spills(), in_core_need, None));
             }
-            Err(PlanError::DeviceBudget { minimum_bytes, launch, .. }) => {
+            Err(PlanError::DeviceBudget { minimum_bytes, launch, setting, .. }) => {
                 let mut needs = Vec::new();
                 let smallest = match machine.spills() {
                     true => {
@@ -184,7 +185,7 @@ pub(crate) fn plan(
                         // A small model needs less if it does not spill, because nothing passes through the disk's buffers.
                         in_one_pool(1, true)
                     }
-                    false => Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes, launch }),
+                    false => Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes, launch, setting }),
                 };
                 if let Err(PlanError::DeviceBudget { minimum_bytes, launch, .. }) = smallest {
                     // The next process makes this plan, without a search for the smallest budget and what that leaves in memory.

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use forebay_memory::size::MemorySize;
-use forebay_plan::PlanError;
+use forebay_plan::{DeviceBudgetSetting, PlanError};
 
 use crate::compile::Compiled;
 use crate::error::Error;
@@ -21,6 +21,8 @@ pub(crate) struct Granted {
     bytes: u64,
     /// The launch that needs it.
     launch: String,
+    /// The setting that the share comes from.
+    setting: DeviceBudgetSetting,
 }
 
 /// Returns the share that is the budget, if it is one.
@@ -38,11 +40,11 @@ pub(crate) fn plan(
 ) -> Result<(Compiled, Option<Granted>), Error> {
     let (mut result, mut granted) = (plan(machine), None);
     for _ in 0..TRIES_MAX {
-        let Err(Error::Plan(PlanError::DeviceBudget { minimum_bytes, launch, .. })) = &result else { break };
+        let Err(Error::Plan(PlanError::DeviceBudget { minimum_bytes, launch, setting, .. })) = &result else { break };
         if share(machine).is_none() {
             break;
         }
-        granted = Some(Granted { bytes: *minimum_bytes, launch: launch.clone() });
+        granted = Some(Granted { bytes: *minimum_bytes, launch: launch.clone(), setting: *setting });
         result = plan(&machine.with_device_memory(*minimum_bytes));
     }
     Ok((result?, granted))
@@ -76,12 +78,14 @@ impl StageBudget {
     /// # Errors
     /// Fails if one was.
     pub(crate) fn check(&self, machine: &LimitedDevice) -> Result<(), Error> {
-        let (Some(size), Some(Granted { bytes, launch })) = (share(machine), &self.largest) else { return Ok(()) };
+        let (Some(size), Some(Granted { bytes, launch, setting })) = (share(machine), &self.largest) else {
+            return Ok(());
+        };
         let budget_bytes = size.resolve(machine.stage_bytes.load(Ordering::Relaxed));
         if *bytes <= budget_bytes {
             return Ok(());
         }
-        let (minimum_bytes, launch) = (*bytes, launch.clone());
-        Err(Error::Plan(PlanError::DeviceBudget { budget_bytes, minimum_bytes, launch }))
+        let (minimum_bytes, launch, setting) = (*bytes, launch.clone(), *setting);
+        Err(Error::Plan(PlanError::DeviceBudget { budget_bytes, minimum_bytes, launch, setting }))
     }
 }

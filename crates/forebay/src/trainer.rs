@@ -17,7 +17,7 @@ use forebay_device::{Device, DeviceUsage};
 use forebay_memory::size::MemorySize;
 use forebay_model::graph::Dimension;
 use forebay_model::infer::Sizes;
-use forebay_model::training::{Loss, Optimizer, TrainingOptions};
+use forebay_model::training::{Loss, Optimizer, ParameterGroup, TrainingOptions};
 use forebay_model::{Tensor, TensorType};
 use forebay_plan::distribute::SharedWork;
 use forebay_plan::plan::Statistics;
@@ -294,8 +294,15 @@ impl Trainer {
         let base = self.options.optimizer.learning_rate();
         let learning_rate = self.schedule.rate_after(base, step, self.progress.plateau.reductions);
         let update = step - self.progress.skipped;
-        let rate_of = |number| Some(self.group_schedules.get(&number)?.rate_after(base, step, 0));
-        let group_rates: Vec<Option<f32>> = (0..self.options.groups.len()).map(rate_of).collect();
+        let rate_of = |(number, group): (usize, &ParameterGroup)| {
+            let own = group.optimizer.as_ref().map(Optimizer::learning_rate);
+            let base = own.unwrap_or(base);
+            match self.group_schedules.get(&number) {
+                Some(schedule) => Some(schedule.rate_after(base, step, 0)),
+                None => own.map(|_| self.schedule.rate_after(base, step, self.progress.plateau.reductions)),
+            }
+        };
+        let group_rates: Vec<Option<f32>> = self.options.groups.iter().enumerate().map(rate_of).collect();
         let (scales, scale) = (self.options.scales_loss(), self.progress.loss_scale);
         let hyperparameters = self.options.hyperparameters(learning_rate, &group_rates, update, scale.factor);
         let numbers = StepNumbers { update, seed: self.options.seed, hyperparameters };
@@ -462,17 +469,37 @@ impl Trainer {
     /// Returns [`Error::Option`] if the optimizer is of another kind or has other state per parameter (because momentum was added or
     /// removed). In that case, start another trainer from a checkpoint or the saved model. Also fails if a number is out of range.
     pub fn set_optimizer(&mut self, optimizer: Optimizer) -> Result<(), Error> {
-        optimizer.check()?;
-        let current = &self.options.optimizer;
-        if !optimizer.has_the_plan_of(current) {
-            let reason = format!(
-                "training continues with {current:?}; {optimizer:?} needs different state: only the learning rate, momentum (not \
-                 from or to 0), betas, epsilon and weight decay can change between steps"
-            );
-            return Err(Error::Option { reason });
-        }
+        self.check_optimizer(&optimizer)?;
         self.options.optimizer = optimizer;
         Ok(())
+    }
+
+    /// Sets other hyperparameters for the parameter group with this index, from the next step on; see [`ParameterGroup::optimizer`].
+    ///
+    /// # Errors
+    /// Returns [`Error::Option`] if the group does not exist, and otherwise as [`Trainer::set_optimizer`] does.
+    pub fn set_group_optimizer(&mut self, group: usize, optimizer: Optimizer) -> Result<(), Error> {
+        self.check_optimizer(&optimizer)?;
+        let count = self.options.groups.len();
+        let Some(group) = self.options.groups.get_mut(group) else {
+            let reason = format!("there is no parameter group {group}: there are {count} groups, numbered from 0");
+            return Err(Error::Option { reason });
+        };
+        group.optimizer = Some(optimizer);
+        Ok(())
+    }
+
+    fn check_optimizer(&self, optimizer: &Optimizer) -> Result<(), Error> {
+        optimizer.check()?;
+        let current = &self.options.optimizer;
+        if optimizer.has_the_plan_of(current) {
+            return Ok(());
+        }
+        let reason = format!(
+            "training continues with {current:?}; {optimizer:?} needs different state: only the learning rate, momentum (not \
+             from or to 0), betas, epsilon and weight decay can change between steps"
+        );
+        Err(Error::Option { reason })
     }
 
     /// Sets another gradient clipping limit, from the next step on. The plan does not change.

@@ -149,6 +149,18 @@ fn a_budget_below_the_minimum_says_the_minimum_and_who_sets_it() {
 }
 
 #[test]
+fn data_whose_path_is_not_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let model = digits_model();
+    let path = std::ffi::OsStr::from_bytes(b"d\xff.npz");
+    for (arguments, what) in [(&["train", &model, "--data"][..], "--data <DATA>"), (&["data"], "<DATA>")] {
+        let output = common::forebay(arguments).arg(path).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        assert_says(&common::texts(&output).1, &["d\u{fffd}.npz", what, "not UTF-8", "symbolic link"]);
+    }
+}
+
+#[test]
 fn a_budget_file_that_says_nothing() {
     let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
     let missing = folder.text("missing");

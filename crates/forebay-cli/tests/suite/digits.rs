@@ -135,7 +135,7 @@ fn a_budget_file_is_followed_while_training_runs() {
     std::fs::write(&file, "much").unwrap();
     wait_for("the budget is unchanged");
     std::fs::write(&file, "1KiB").unwrap();
-    wait_for("the budget is unchanged");
+    wait_for("pass at least --simulate-device ");
     std::fs::write(&file, "80%").unwrap();
     wait_for("the device budget is");
     wait_for("saved");

@@ -4,7 +4,9 @@ use crate::common::group::Group;
 use crate::common::{
     Folder, assert_says, digits_data, digits_model, example, failure, forebay, json, least_kib, losses, texts,
 };
+use forebay::Tensor;
 use forebay_testing::onnx;
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
 use serde_json::Value;
 
 /// Two training steps of the brain U-Net.
@@ -43,6 +45,26 @@ fn validation_stays_within_the_limit() {
     let validating = ["--validate", &data, "--validate-every", "1", "--metrics", "iou,perplexity"];
     let free = json(&train(&model, &data, &validating));
     let limited = json(&train(&model, &data, &[&validating[..], &["--memory-limit", "42%"]].concat()));
+    let (peak_bytes, limit_bytes) = (bytes(&limited, "resident_peak_bytes"), bytes(&limited, "memory_limit_bytes"));
+    assert!(peak_bytes <= limit_bytes, "{peak_bytes} of {limit_bytes} bytes");
+    assert_eq!(limited["validations"], free["validations"]);
+}
+
+/// Parameters and velocities take 40 MiB. They leave the device for each validation, and come back to it.
+#[test]
+fn values_that_come_back_from_memory_are_never_held_twice() {
+    let folder = Folder::new();
+    let mut graph = GraphBuilder::new().input("h0", FLOAT, &["8", "1024"]);
+    for layer in 0..5 {
+        let [weight, from, to] = [format!("w{layer}"), format!("h{layer}"), format!("h{}", layer + 1)];
+        graph = graph.floats(&weight, &[1024, 1024], &vec![1e-3; 1 << 20]).node("MatMul", &[&from, &weight], &[&to]);
+    }
+    let model = folder.write("model.onnx", &graph.output("h5", FLOAT, &["8", "1024"]).build());
+    let rows = Tensor::from_f32(&[16, 1024], &vec![0.5; 16 << 10]);
+    let data = folder.archive("data.npz", &[("h0", &rows), ("y", &rows)]);
+    let flags = ["--loss", "mse", "--validate", &data, "--validate-every", "1"];
+    let free = json(&train(&model, &data, &flags));
+    let limited = json(&train(&model, &data, &[&flags[..], &["--memory-limit", "100%"]].concat()));
     let (peak_bytes, limit_bytes) = (bytes(&limited, "resident_peak_bytes"), bytes(&limited, "memory_limit_bytes"));
     assert!(peak_bytes <= limit_bytes, "{peak_bytes} of {limit_bytes} bytes");
     assert_eq!(limited["validations"], free["validations"]);

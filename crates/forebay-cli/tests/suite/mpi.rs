@@ -346,6 +346,9 @@ fn what_one_process_cannot_do_is_said_once_and_ends_all() {
     // All processes fail in the same way, so the error names no process.
     let error = run([nowhere, nowhere], &steps, &steps);
     assert!(error.contains(nowhere) && !error.contains("process"), "{error}");
+    let small = ["--steps", "3", "--simulate-device", "4KiB"];
+    let error = run([&data, &data], &small, &small);
+    assert!(error.contains("pass at least --simulate-device ") && !error.contains("process"), "{error}");
     // A run that has nothing left to do, which only the process that writes checkpoints could know.
     let folder = tempfile::tempdir().unwrap();
     let checkpoint = folder.path().join("checkpoint").to_str().unwrap().to_owned();

@@ -47,6 +47,8 @@ pub(super) struct Memories {
     usage: DeviceUsage,
     /// Whether the host bytes include buffers for spill files.
     counts_disk_buffers: bool,
+    /// Whether device memory is allocated when it is written, not when it is mapped.
+    pub allocates_late: bool,
     /// The maximum number of heap bytes.
     heap_cap_bytes: u64,
     /// The maximum number of host bytes.
@@ -139,7 +141,7 @@ impl Memories {
         let range = AddressRange::reserve(size_bytes).map_err(|error| out_of_memory(what, size_bytes, error))?;
         let file = self.new_file(what, size_bytes)?;
         // The mapping keeps the pages of the file; the file itself is no longer needed.
-        if let Err(error) = range.map(0, &file, 0, size_bytes) {
+        if let Err(error) = range.map(0, &file, 0, size_bytes, !self.allocates_late) {
             self.usage.heap_bytes -= size_bytes;
             return Err(out_of_memory(what, size_bytes, error));
         }
@@ -225,7 +227,7 @@ impl Memories {
         }
         memory
             .range
-            .map(offset, &source.file, heap_offset_bytes, length)
+            .map(offset, &source.file, heap_offset_bytes, length, !self.allocates_late)
             .map_err(|error| out_of_memory("a mapping", length, error))?;
         memory.mapped.map(region.range, heap);
         Ok(())

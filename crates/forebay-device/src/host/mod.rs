@@ -320,6 +320,10 @@ impl Device for HostDevice {
         lock(&self.memories).release_host(region);
     }
 
+    fn allocate_late(&self, enabled: bool) {
+        lock(&self.memories).allocates_late = enabled;
+    }
+
     fn fill_host(&self, block: MemoryId) -> Result<(), DeviceError> {
         lock(&self.memories).fill_host(block)
     }

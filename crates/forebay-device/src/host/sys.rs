@@ -240,12 +240,20 @@ impl AddressRange {
         self.base.as_ptr()
     }
 
-    /// Maps `size_bytes` of a memory file, from `file_offset_bytes` on, to the addresses from `offset_bytes` on.
+    /// Maps `size_bytes` of a memory file, from `file_offset_bytes` on, to the addresses from `offset_bytes` on. With `fill`, all pages are
+    /// present at once; otherwise, they are allocated when they are touched.
     ///
     /// # Panics
     /// If the part exceeds the range.
-    pub fn map(&self, offset_bytes: u64, file: &MemoryFile, file_offset_bytes: u64, size_bytes: u64) -> io::Result<()> {
-        let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
+    pub fn map(
+        &self,
+        offset_bytes: u64,
+        file: &MemoryFile,
+        file_offset_bytes: u64,
+        size_bytes: u64,
+        fill: bool,
+    ) -> io::Result<()> {
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED | if fill { libc::MAP_POPULATE } else { 0 };
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         self.replace(offset_bytes, size_bytes, protection, flags, file.file.as_raw_fd(), file_offset_bytes)
     }

@@ -1,5 +1,6 @@
 //! Parameter groups: parameters, selected by name, that train with their own hyperparameters.
 
+use super::optimizer::Optimizer;
 use super::pattern;
 use crate::error::ModelError;
 
@@ -26,6 +27,11 @@ pub struct ParameterGroup {
     pub weight_decay: Option<f32>,
     /// Whether the parameters are frozen.
     pub is_frozen: bool,
+    /// An optimizer of the same kind and with the same state, whose numbers replace those of the optimizer.
+    pub optimizer: Option<Optimizer>,
+    /// The number of updates before the first one of these parameters, if they were frozen until then. Rules that depend on the number of an
+    /// update count from there.
+    pub updates_before: u64,
 }
 
 impl ParameterGroup {
@@ -37,6 +43,8 @@ impl ParameterGroup {
             rate_factor: 1.0,
             weight_decay: None,
             is_frozen: false,
+            optimizer: None,
+            updates_before: 0,
         }
     }
 
@@ -54,9 +62,19 @@ pub(super) fn group_of(groups: &[ParameterGroup], name: &str) -> Option<usize> {
 /// Checks that the hyperparameters of the groups are valid.
 ///
 /// # Errors
-/// Fails if a factor or decay is not a finite number of at least 0.
-pub(super) fn check(groups: &[ParameterGroup]) -> Result<(), ModelError> {
-    for ParameterGroup { pattern, rate_factor, weight_decay, .. } in groups {
+/// Fails if a factor or decay is not a finite number of at least 0, or a group's optimizer has other state than `optimizer`.
+pub(super) fn check(groups: &[ParameterGroup], optimizer: &Optimizer) -> Result<(), ModelError> {
+    for ParameterGroup { pattern, rate_factor, weight_decay, optimizer: own, .. } in groups {
+        if let Some(own) = own {
+            own.check()?;
+            if !own.has_the_plan_of(optimizer) {
+                let reason = format!(
+                    "group '{pattern}' has {own:?}, which needs other state than {optimizer:?}: only the numbers of an optimizer can \
+                     differ between groups, and momentum cannot be 0 in one of them"
+                );
+                return Err(ModelError::Request { reason });
+            }
+        }
         for (what, number) in [("factor of the learning rate", Some(*rate_factor)), ("weight decay", *weight_decay)] {
             if let Some(number) = number.filter(|number| !(*number >= 0.0 && number.is_finite())) {
                 let reason =

@@ -32,6 +32,7 @@ fn options(optimizer: Optimizer) -> TrainingOptions {
         precision: None,
         average: None,
         accumulate: 0,
+        maximize: false,
     }
 }
 

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::kernel::{Activation, BinaryOp};
-use forebay_base::{ByteRange, Command, Kernel, MemoryId, Region};
+use forebay_base::{ByteRange, Command, Kernel, Limits, MemoryId, Region};
 use forebay_model::program::Role;
 
 use super::{Move, Paging, page};
-use crate::PlanError;
 use crate::cost::estimate;
 use crate::testing::{ProgramBuilder, Random, limits, random_training_program};
+use crate::{DeviceBudgetSetting, PlanError};
 
 fn units_of(paging: &Paging, region: Region) -> std::ops::Range<u64> {
     region.range.start / paging.unit_bytes..region.range.end.div_ceil(paging.unit_bytes)
@@ -173,9 +173,15 @@ fn a_budget_below_the_largest_launch_names_it() {
     let statistics = page(&program, None, &limits(), &costs).unwrap().plan.statistics;
     let budget_bytes = statistics.minimum_budget_bytes - 1;
     let (minimum_bytes, launch) = (statistics.minimum_budget_bytes, statistics.minimum_launch);
-    let refused = page(&program, Some(budget_bytes), &limits(), &costs);
-    assert_eq!(refused, Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes, launch }));
+    let refused = |budget_bytes, limits: &Limits| page(&program, Some(budget_bytes), limits, &costs).unwrap_err();
+    let error = |setting| PlanError::DeviceBudget { budget_bytes, minimum_bytes, launch: launch.clone(), setting };
+    assert_eq!(refused(budget_bytes, &limits()), error(DeviceBudgetSetting::DeviceMemory));
     assert!(page(&program, Some(minimum_bytes), &limits(), &costs).is_ok());
+    // No budget is large enough for a device that is too small.
+    let small = Limits { memory_bytes: budget_bytes, ..limits() };
+    let error_of_device = error(DeviceBudgetSetting::Device);
+    assert_eq!(refused(minimum_bytes, &small), error_of_device);
+    assert!(error_of_device.to_string().ends_with("(use a smaller batch)"), "{error_of_device}");
 }
 
 #[test]

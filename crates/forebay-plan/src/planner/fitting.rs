@@ -146,8 +146,6 @@ pub(super) fn bytes_of_share(bytes: u64, share: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
-
     use super::*;
     use crate::cost::estimate;
     use crate::order::Ordered;
@@ -156,7 +154,7 @@ mod tests {
 
     #[test]
     fn memory_is_taken_away_until_all_intervals_have_a_place() {
-        let never = AtomicBool::new(false);
+        let never = crate::stop::StopRequest::default();
         let (mut lacking, mut fitted) = (0, 0);
         for seed in 1..60 {
             let program = crate::fuse::fuse(random_training_program(&mut Random::new(seed), 10));

@@ -6,7 +6,7 @@ use std::ops::Range;
 use forebay_model::program::Role;
 
 use crate::backing_stores::{HOST_ALIGNMENT_BYTES, HostLimit, OnDisk, bytes_in_model_files};
-use crate::error::PlanError;
+use crate::error::{DeviceBudgetSetting, PlanError};
 use crate::liveness::liveness;
 use crate::order::Ordered;
 use crate::plan::Plan;
@@ -54,13 +54,14 @@ impl Planner<'_> {
             return Ok(*plan);
         }
         let (_, launch) = minimum_budget(file, self.limits);
+        let setting = DeviceBudgetSetting::default();
         if !options.names_least {
-            return Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: range_bytes.start, launch });
+            return Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: range_bytes.start, launch, setting });
         }
         // A search with more to fill does not necessarily find what one with less found.
         match self.least_in_one_pool(file, finest, range_bytes, options)? {
             (minimum_bytes, Some(plan)) if minimum_bytes <= capacity_bytes => Ok(plan),
-            (minimum_bytes, _) => Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes, launch }),
+            (minimum_bytes, _) => Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes, launch, setting }),
         }
     }
 
@@ -242,6 +243,7 @@ impl Planner<'_> {
     /// Returns a plan of one order within a capacity. If what fits by its bytes finds no addresses, less is filled.
     fn recomputed(&self, candidate: &Candidate, capacity_bytes: u64) -> Result<Attempted, PlanError> {
         for attempt in 0..ONE_POOL_ATTEMPTS {
+            self.work.check()?;
             let parts = attempt + attempt.pow(3) / ONE_POOL_CUT_PARTS;
             let limit_bytes = capacity_bytes - capacity_bytes / ONE_POOL_CUT_PARTS * parts;
             let (found, recomputing) = self.with_limit(candidate, limit_bytes);

@@ -5,6 +5,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::error::PlanError;
+use crate::stop::StopRequest;
 use crate::tuning::{SEARCH_BRIEF_LAUNCHES, SEARCH_WORK_MAX, SEARCH_WORK_OF_LAUNCH};
 
 /// Units of work for each launch when locations are decided. One unit is about the work of giving a buffer an address.
@@ -15,14 +17,14 @@ pub(super) const WORK_OF_LAUNCH: u64 = 3;
 pub(super) struct Work<'a> {
     spent: AtomicU64,
     limit: u64,
-    /// Whether the caller wants the search to end.
-    stop: &'a AtomicBool,
+    /// Whether the caller wants no plan any more.
+    stop: &'a StopRequest,
     ended_early: AtomicBool,
 }
 
 impl Work<'_> {
     /// Starts counting the work of a search for a plan with this many launches, which ends with the first plan found if `brief` is set.
-    pub(super) fn new(launches: usize, brief: bool, stop: &AtomicBool) -> Work<'_> {
+    pub(super) fn new(launches: usize, brief: bool, stop: &StopRequest) -> Work<'_> {
         let limit = match brief && launches > SEARCH_BRIEF_LAUNCHES {
             true => 0,
             false => SEARCH_WORK_MAX.max(launches as u64 * SEARCH_WORK_OF_LAUNCH),
@@ -38,11 +40,18 @@ impl Work<'_> {
     /// Returns whether a share of the work is spent, so that another attempt is skipped.
     pub(super) fn is_spent(&self, share: f64) -> bool {
         let is_spent = self.spent.load(Ordering::Relaxed) as f64 > self.limit as f64 * share;
-        let is_spent = is_spent || self.stop.load(Ordering::Relaxed);
         if is_spent {
             self.ended_early.store(true, Ordering::Relaxed);
         }
         is_spent
+    }
+
+    /// Ends planning if the caller wants no plan any more.
+    ///
+    /// # Errors
+    /// [`PlanError::Stopped`].
+    pub(super) fn check(&self) -> Result<(), PlanError> {
+        if self.stop.is_made() { Err(PlanError::Stopped) } else { Ok(()) }
     }
 
     /// Returns whether an attempt was skipped.
@@ -55,29 +64,21 @@ impl Work<'_> {
 mod tests {
     use super::*;
     use crate::cost::estimate;
-    use crate::planner::{PlanOptions, plan, plan_unless_stopped};
+    use crate::planner::{PlanOptions, plan};
     use crate::testing::{Random, limits, random_training_program};
 
     #[test]
-    fn a_search_that_is_stopped_has_a_checked_plan_within_the_budget() {
-        let mut slower = 0;
-        for seed in 1..5 {
-            let program = crate::fuse::fuse(random_training_program(&mut Random::new(seed), 5));
-            let (limits, mut costs) = (limits(), estimate(&program, &limits()));
-            for way in [&mut costs.link.to_device, &mut costs.link.from_device] {
-                way.bytes_per_second /= 20.0;
-            }
-            let whole = plan(&program, &PlanOptions::default(), &limits, &costs).unwrap().statistics;
-            let budget_bytes = (whole.minimum_budget_bytes + whole.in_core_peak_bytes) / 2;
-            let options =
-                PlanOptions { device_budget_bytes: Some(budget_bytes), check: true, ..PlanOptions::default() };
-            let found = |stop| plan_unless_stopped(&program, None, &options, &limits, &costs, &AtomicBool::new(stop));
-            let (stopped, searched) = (found(true).unwrap().statistics, found(false).unwrap().statistics);
-            assert!(stopped.search_ended_early && !searched.search_ended_early, "seed {seed}");
-            assert!(stopped.device_peak_bytes <= budget_bytes, "seed {seed}");
-            assert!(stopped.predicted_ns >= searched.predicted_ns, "seed {seed}");
-            slower += usize::from(stopped.predicted_ns > searched.predicted_ns);
+    fn planning_that_is_stopped_has_no_plan() {
+        let program = crate::fuse::fuse(random_training_program(&mut Random::new(1), 5));
+        let (limits, costs) = (limits(), estimate(&program, &limits()));
+        let whole = plan(&program, &PlanOptions::default(), &limits, &costs).unwrap().statistics;
+        let budget_bytes = (whole.minimum_budget_bytes + whole.in_core_peak_bytes) / 2;
+        let most_bytes = whole.in_core_peak_bytes - whole.in_core_peak_bytes / 16;
+        for (device_budget_bytes, one_pool) in [(None, false), (Some(budget_bytes), false), (Some(most_bytes), true)] {
+            let options = PlanOptions { device_budget_bytes, one_pool, ..PlanOptions::default() };
+            assert!(plan(&program, &options, &limits, &costs).is_ok());
+            options.stop.make();
+            assert_eq!(plan(&program, &options, &limits, &costs), Err(PlanError::Stopped));
         }
-        assert!(slower > 0, "a search is worth something");
     }
 }

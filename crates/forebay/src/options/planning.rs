@@ -1,6 +1,6 @@
 //! How to plan, and what to measure.
 
-use forebay_plan::{LaunchOrder, SavedCosts};
+use forebay_plan::{LaunchOrder, SavedCosts, StopRequest};
 
 /// Whether operators that the device cannot run may run on the host.
 ///
@@ -114,6 +114,9 @@ pub struct PlanningOptions {
     pub search: PlanSearch,
     /// Whether every plan is checked for races and lost data before it runs. Debug builds always check.
     pub check: bool,
+    /// A request to stop planning. Whatever needs a plan then fails with [`PlanError::Stopped`](crate::PlanError::Stopped); values stay as
+    /// they are.
+    pub stop: StopRequest,
 }
 
 impl Default for PlanningOptions {
@@ -126,6 +129,7 @@ impl Default for PlanningOptions {
             updates: Updates::default(),
             search: PlanSearch::default(),
             check: false,
+            stop: StopRequest::default(),
         }
     }
 }

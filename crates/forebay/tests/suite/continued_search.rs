@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use forebay::training::{Loss, Optimizer, TrainingOptions};
-use forebay::{EngineOptions, Model, PlanSearch, Tensor, Trainer};
+use forebay::{EngineOptions, Error, Model, PlanError, PlanSearch, Tensor, Trainer};
 use forebay_golden::host;
 use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
 
@@ -73,4 +73,21 @@ fn steps_have_the_same_bits_before_and_after_a_plan_takes_over() {
         }
     }
     assert_eq!(continued.parameters().unwrap(), unlimited.parameters().unwrap());
+}
+
+#[test]
+fn a_step_runs_as_before_after_planning_was_stopped() {
+    let mut engine = host(1);
+    engine.memory.simulate_device = Some("60%".parse().unwrap());
+    let stop = engine.planning.stop.clone();
+    let (mut unlimited, mut stopped) = (trainer(host(1)), trainer(engine));
+    let step = |trainer: &mut Trainer, number| {
+        let (inputs, labels) = batch(number);
+        trainer.step(inputs, labels).unwrap().loss.to_bits()
+    };
+    assert_eq!(step(&mut stopped, 0), step(&mut unlimited, 0));
+    stop.make();
+    let refused = stopped.set_device_memory(Some("70%".parse().unwrap()));
+    assert!(matches!(refused, Err(Error::Plan(PlanError::Stopped))), "{refused:?}");
+    assert_eq!(step(&mut stopped, 1), step(&mut unlimited, 1));
 }

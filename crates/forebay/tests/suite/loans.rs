@@ -25,7 +25,7 @@ struct Lent {
 impl Device for Watching {
     forward! {
         inner: limits workspace_bytes host_workspace_bytes check_room create_heap destroy_heap create_reservation create_placed
-        create_host_block create_released_host_block release_host fill_host create_spill create_read_only takes_loans create_loan give_back destroy_memory
+        create_host_block create_released_host_block release_host allocate_late fill_host create_spill create_read_only takes_loans create_loan give_back destroy_memory
         create_stream destroy_stream create_event destroy_event submit synchronize recover wait_event query_event event_time write_host
         read_host join take_index_fault usage set_trace take_trace
     }
