@@ -77,7 +77,10 @@ impl Axis {
             let first = back.rem_euclid(stride as i128) as usize;
             if let Some(class) = classes.get_mut(first) {
                 let source = ((first as i128 - back) / stride as i128) as isize;
-                class.taps.push(Tap { number, source, phase: 0, shift: 0 });
+                // Taps through which a class sees only padding would take time, and their weights would be reordered for nothing.
+                if source < geometry.target[d] as isize && source + class.count as isize > 0 {
+                    class.taps.push(Tap { number, source, phase: 0, shift: 0 });
+                }
             }
         }
         Axis::new(geometry.target[d], 1, stride, classes)
