@@ -14,7 +14,6 @@ import argparse
 import json
 import math
 import os
-import statistics
 import subprocess
 import tempfile
 import time
@@ -27,9 +26,11 @@ import torchvision
 import transformers
 from torch import nn
 
+import peer_table
 import recording
 
 OPSET = 17
+PEER = "ONNX Runtime"
 IMAGE = (1, 3, 224, 224)
 
 
@@ -136,13 +137,13 @@ def measure(name, arguments, programs):
         begin = time.perf_counter()
         peer.run(None, {"x": x})
         repeat = max(3, math.ceil(arguments.seconds / max(time.perf_counter() - begin, 1e-4)))
-        seconds = {runtime: [] for runtime in [*programs, "peer"]}
+        seconds = {runtime: [] for runtime in [*programs, PEER]}
         difference, other_work = 0.0, recording.OtherWork()
         for _ in range(arguments.rounds):
             for _ in range(repeat):
                 begin = time.perf_counter()
                 peer.run(None, {"x": x})
-                seconds["peer"].append(time.perf_counter() - begin)
+                seconds[PEER].append(time.perf_counter() - begin)
             for runtime, program in programs.items():
                 seconds[runtime] += forebay(program, folder, repeat, arguments.threads)
                 found = np.load(os.path.join(folder, "y.npy"))
@@ -152,43 +153,12 @@ def measure(name, arguments, programs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    recording.add_program(parser)
-    parser.add_argument("--before", metavar="PATH", help="an older build of the program, measured as well")
-    parser.add_argument("--only", metavar="TEXT", help="networks with this in their names only")
+    peer_table.add_arguments(parser, rounds=5, seconds=0.5)
     parser.add_argument("--batch", type=int, default=1, help="images or sequences per run [default: 1]")
-    parser.add_argument("--threads", type=int, default=1, help="threads of each runtime [default: 1]")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each runtime [default: 5]")
-    parser.add_argument("--seconds", type=float, default=0.5, help="about how long a turn takes [default: 0.5]")
-    recording.add_output(parser)
     arguments = parser.parse_args()
-    names = [name for name in NETWORKS if (arguments.only or "") in name]
-    if not names:
-        parser.error(f"--only {arguments.only}: no network's name contains it; the networks are {', '.join(NETWORKS)}")
-    programs = {"before": arguments.before, "now": arguments.forebay} if arguments.before else {"now": arguments.forebay}
-    for program in programs.values():
-        recording.check_program(parser, program)
-    rows, ratios = [], {runtime: [] for runtime in programs}
-    for name in names:
-        seconds, difference, other_work = measure(name, arguments, programs)
-        own = {runtime: seconds[runtime] / seconds["peer"] for runtime in programs}
-        for runtime, ratio in own.items():
-            ratios[runtime].append(ratio)
-        rows.append([name, seconds["peer"] * 1e3, *(value for runtime in programs for value in (seconds[runtime] * 1e3, own[runtime])),
-                     difference, other_work])
-        print(f"{name:28} ONNX Runtime {seconds['peer'] * 1e3:7.2f} ms; "
-              + "; ".join(f"{runtime} {seconds[runtime] * 1e3:7.2f} ms, {own[runtime]:.2f}" for runtime in programs)
-              + f"; differ by {difference:.0e}"
-              + ("" if other_work is None else f"; other work: {other_work:.1f} processors"), flush=True)
-    means = {runtime: math.exp(statistics.mean(map(math.log, all))) for runtime, all in ratios.items()}
-    rows.append(["geometric mean", None, *(value for runtime in programs for value in (None, means[runtime])), None, None])
-    print("geometric mean: " + ", ".join(f"{runtime} {mean:.3f}" for runtime, mean in means.items()))
-    label = {"before": "before", "now": "Forebay"}
-    columns = [recording.column("network"), recording.column("ONNX Runtime", "ms", 2, "best")]
-    for runtime in programs:
-        columns += [recording.column(label[runtime], "ms", 2, "best"), recording.column(f"{label[runtime]}, ratio", digits=2)]
-    columns += [recording.column("outputs differ by"), recording.column("other work", "processors", 1, "mean")]
-    recording.save(arguments.output, "inference", f"Inference at batch {arguments.batch} next to ONNX Runtime",
-                   [recording.table("networks", columns, rows)],
+    names, programs = peer_table.chosen(parser, arguments, NETWORKS)
+    table = peer_table.table(names, lambda name: measure(name, arguments, programs), PEER, list(programs), "outputs", digits=2)
+    recording.save(arguments.output, "inference", f"Inference at batch {arguments.batch} next to ONNX Runtime", [table],
                    software={"ONNX Runtime": onnxruntime.__version__, "PyTorch": torch.__version__},
                    conditions=f"threads of each runtime: {arguments.threads}; {arguments.rounds} rounds; differences are shares of the "
                               "largest output")

@@ -14,7 +14,6 @@ import argparse
 import json
 import math
 import os
-import statistics
 import subprocess
 import tempfile
 import time
@@ -27,9 +26,11 @@ import torchvision
 import transformers
 from torch import nn
 
+import peer_table
 import recording
 
 OPSET = 17
+PEER, COMPILED = "PyTorch", "torch.compile"
 LEARNING_RATE, MOMENTUM = 0.001, 0.9
 # Steps of every turn that are not counted: the first is measured, and a plan made from that may take over at the second.
 WARM_UP = 2
@@ -158,14 +159,14 @@ def measure(name, arguments, programs):
     """Seconds of the fastest step by contender, the largest relative difference of early losses, and other work's processors."""
     with tempfile.TemporaryDirectory() as folder:
         axis, batch = export(name, folder)
-        contenders = {"PyTorch": PyTorch(name, False)}
+        contenders = {PEER: PyTorch(name, False)}
         if arguments.compile:
-            contenders["torch.compile"] = PyTorch(name, True)
+            contenders[COMPILED] = PyTorch(name, True)
         contenders |= {label: Forebay(program, folder, axis, arguments.threads, batch) for label, program in programs.items()}
         early = {label: contender.steps(3) for label, contender in contenders.items()}
-        expected = early["PyTorch"][1]
+        expected = early[PEER][1]
         difference = max(abs(found - wanted) / wanted for _, losses in early.values() for found, wanted in zip(losses, expected))
-        count = max(2, math.ceil(arguments.seconds / min(early["PyTorch"][0])))
+        count = max(2, math.ceil(arguments.seconds / min(early[PEER][0])))
         seconds, other_work = {label: [] for label in contenders}, recording.OtherWork()
         for _ in range(arguments.rounds):
             for label, contender in contenders.items():
@@ -175,44 +176,14 @@ def measure(name, arguments, programs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    recording.add_program(parser)
-    parser.add_argument("--before", metavar="PATH", help="an older build of the program, measured as well")
+    peer_table.add_arguments(parser, rounds=3, seconds=1.0)
     parser.add_argument("--compile", action="store_true", help="also measure torch.compile")
-    parser.add_argument("--only", metavar="TEXT", help="networks with this in their names only")
-    parser.add_argument("--threads", type=int, default=1, help="threads of each contender [default: 1]")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each contender [default: 3]")
-    parser.add_argument("--seconds", type=float, default=1.0, help="about how long a turn takes [default: 1]")
-    recording.add_output(parser)
     arguments = parser.parse_args()
-    names = [name for name in NETWORKS if (arguments.only or "") in name]
-    if not names:
-        parser.error(f"--only {arguments.only}: no network's name contains it; the networks are {'; '.join(NETWORKS)}")
-    programs = {"before": arguments.before, "Forebay": arguments.forebay} if arguments.before else {"Forebay": arguments.forebay}
-    for program in programs.values():
-        recording.check_program(parser, program)
+    names, programs = peer_table.chosen(parser, arguments, NETWORKS)
     torch.set_num_threads(arguments.threads)
-    others = ["torch.compile"] * arguments.compile + list(programs)
-    rows, ratios = [], {label: [] for label in others}
-    for name in names:
-        seconds, difference, other_work = measure(name, arguments, programs)
-        own = {label: seconds[label] / seconds["PyTorch"] for label in others}
-        for label, ratio in own.items():
-            ratios[label].append(ratio)
-        rows.append([name, seconds["PyTorch"] * 1e3, *(value for label in others for value in (seconds[label] * 1e3, own[label])),
-                     difference, other_work])
-        print(f"{name:28} PyTorch {seconds['PyTorch'] * 1e3:7.1f} ms; "
-              + "; ".join(f"{label} {seconds[label] * 1e3:7.1f} ms, {own[label]:.2f}" for label in others)
-              + f"; losses differ by {difference:.0e}"
-              + ("" if other_work is None else f"; other work: {other_work:.1f} processors"), flush=True)
-    means = {label: math.exp(statistics.mean(map(math.log, all))) for label, all in ratios.items()}
-    rows.append(["geometric mean", None, *(value for label in others for value in (None, means[label])), None, None])
-    print("geometric mean: " + ", ".join(f"{label} {mean:.3f}" for label, mean in means.items()))
-    columns = [recording.column("network"), recording.column("PyTorch", "ms", 1, "best")]
-    for label in others:
-        columns += [recording.column(label, "ms", 1, "best"), recording.column(f"{label}, ratio", digits=2)]
-    columns += [recording.column("losses differ by"), recording.column("other work", "processors", 1, "mean")]
-    recording.save(arguments.output, "training-networks", "Training steps of networks next to PyTorch",
-                   [recording.table("networks", columns, rows)],
+    others = [COMPILED] * arguments.compile + list(programs)
+    table = peer_table.table(names, lambda name: measure(name, arguments, programs), PEER, others, "losses", digits=1)
+    recording.save(arguments.output, "training-networks", "Training steps of networks next to PyTorch", [table],
                    software={"PyTorch": torch.__version__, "torchvision": torchvision.__version__,
                              "transformers": transformers.__version__},
                    conditions=f"threads of each contender: {arguments.threads}; {arguments.rounds} rounds; SGD with momentum; images in "

@@ -11,9 +11,8 @@ use forebay_device::signals;
 use crate::failure::Failure;
 use crate::output;
 
-static REQUESTED: AtomicBool = AtomicBool::new(false);
-/// Stops planning together with the run.
-static PLANNING: LazyLock<StopRequest> = LazyLock::new(StopRequest::default);
+/// The request to stop, which planning also follows.
+static STOP: LazyLock<StopRequest> = LazyLock::new(StopRequest::default);
 /// Whether steps may have run.
 static STEPS_RUN: AtomicBool = AtomicBool::new(false);
 
@@ -27,10 +26,11 @@ pub fn listen() -> Result<(), Failure> {
             output::complain("interrupted before the first step");
             forebay::files::exit(130);
         }
-        if REQUESTED.swap(true, Ordering::SeqCst) {
+        // One thread handles all signals, so none comes between these two.
+        if requested() {
             forebay::files::exit(130);
         }
-        PLANNING.make();
+        STOP.make();
         output::complain("interrupted: finishing the step (press Ctrl-C again to stop at once)");
     };
     signals::keep_hang_ups_ignored(|| ctrlc::set_handler(stop))
@@ -44,10 +44,10 @@ pub fn finish_steps() {
 
 /// Returns the request to stop planning that Ctrl-C makes once steps have run.
 pub fn planning() -> StopRequest {
-    PLANNING.clone()
+    STOP.clone()
 }
 
 /// Returns whether the user requested a stop.
 pub fn requested() -> bool {
-    REQUESTED.load(Ordering::SeqCst)
+    STOP.is_made()
 }

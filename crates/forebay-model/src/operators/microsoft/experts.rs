@@ -259,7 +259,7 @@ fn widened(
 fn activated(c: &mut Composer, h: &Part, factor: Option<Part>) -> Result<Part, ModelError> {
     let view = c.view;
     let kind = view.string("activation_type", "relu")?;
-    let (gate, factor) = match (kind, view.int("swiglu_fusion", 0)?, factor) {
+    let (mut gate, mut factor) = match (kind, view.int("swiglu_fusion", 0)?, factor) {
         ("swiglu", 0, Some(factor)) => (h.clone(), Some(factor)),
         ("swiglu", fusion @ 1..=2, None) if h.ty.shape[2].is_multiple_of(2) => {
             let [experts, tokens, half] = [h.ty.shape[0], h.ty.shape[1], h.ty.shape[2] / 2];
@@ -280,7 +280,6 @@ fn activated(c: &mut Composer, h: &Part, factor: Option<Part>) -> Result<Part, M
         }
         (_, _, factor) => (h.clone(), factor),
     };
-    let (mut gate, mut factor) = (gate, factor);
     let y = match kind {
         "relu" => c.unary(UnaryOp::Relu, &gate)?,
         "gelu" => c.unary(UnaryOp::TanhGelu, &gate)?,

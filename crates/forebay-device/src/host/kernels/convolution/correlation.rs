@@ -207,7 +207,8 @@ impl Correlation {
             in_place = (0..source_chunk).map(first).collect();
         }
         let families = families(geometry, &slab, source_chunk, (sources, targets));
-        let has_no_gaps = slab.plane_pitch() == slab.axes[1].count() * slab.axes[2].count();
+        let plane = [slab.axes[1].count(), slab.axes[2].count()];
+        let has_no_gaps = slab.block[1..] == plane && slab.plane_pitch() == plane[0] * plane[1];
         Ok(Correlation {
             is_one_run: units.is_none() && geometry.is_joined() && has_no_gaps,
             images: geometry.batch,
@@ -302,6 +303,65 @@ impl Correlation {
         let (first, [planes, rows, columns]) = self.covered(block.origin);
         let count = planes * rows * columns;
         let layout = Spatial { image: 0, channel: count, plane: rows * columns, row: columns, span: count };
+        let is_seamless = self.target.row == columns;
+        let (rows, columns) = if is_seamless { (1, rows * columns) } else { (rows, columns) };
+        let store = |part: Span, sums: &[f32]| {
+            for line in 0..part.len * planes * rows {
+                let (channel, plane, row) = (line / rows / planes, line / rows % planes, line % rows);
+                let start = (part.start + channel) * self.target.channel
+                    + (first[0] + plane) * self.target.plane
+                    + (first[1] + row) * self.target.row
+                    + first[2];
+                // SAFETY: the row lies in the target and belongs to no one else.
+                unsafe { target.store(start, &sums[line * columns..][..columns]) };
+            }
+        };
+        // SAFETY: the caller's promises.
+        unsafe { self.sums_in_buffer(block, targets, (count, layout, first), store) };
+    }
+
+    /// Computes one block for some target channels if its positions are one run, in a thread's buffer, and stores it: by family and channel.
+    ///
+    /// # Safety
+    /// As [`Correlation::run`]; `target` is the first channel.
+    unsafe fn block_in_one_run(&self, block: &Block, targets: Span, target: Stored<f32>) {
+        let planes = self.slab.block[0].min(self.slab.axes[0].count() - block.origin[0]);
+        let count = planes * self.slab.plane_pitch();
+        let layout = Spatial { image: 0, channel: count, plane: 0, row: 0, span: count };
+        let store = |part: Span, sums: &[f32]| {
+            for (family, sums) in self.families.iter().zip(sums.chunks_exact(part.len * count)) {
+                let Some((lens, at, layout)) = self.places(family, block.origin, &self.target) else { continue };
+                let is_seamless = layout.pitch == lens[2] && layout.row_stride == lens[2] && layout.column_stride == 1;
+                let (rows, columns) = if is_seamless { (1, lens[1] * lens[2]) } else { (lens[1], lens[2]) };
+                for (channel, sums) in sums.chunks_exact(count).enumerate() {
+                    let start = (part.start + channel) * self.target.channel + at[1] * self.target.row + at[2];
+                    for (plane, sums) in sums.chunks_exact(self.slab.plane_pitch()).enumerate() {
+                        for row in 0..rows {
+                            let place = start + (at[0] + plane) * self.target.plane + row * layout.row_stride;
+                            let sums = &sums[row * layout.pitch..][..columns];
+                            // SAFETY: the row lies in the target and belongs to no one else.
+                            unsafe { layout.store_run(sums, target.at(place as isize)) };
+                        }
+                    }
+                }
+            }
+        };
+        // SAFETY: the caller's promises.
+        unsafe { self.sums_in_buffer(block, targets, (count * self.families.len(), layout, [0; 3]), store) };
+    }
+
+    /// Computes one block for some target channels in a thread's buffer, for as many channels at once as fit, and calls `store` with these
+    /// channels, counted from the first one, and with their sums. A channel has `count` sums, laid out from the target element `first` on.
+    ///
+    /// # Safety
+    /// As [`Correlation::run`].
+    unsafe fn sums_in_buffer(
+        &self,
+        block: &Block,
+        targets: Span,
+        (count, layout, first): (usize, Spatial, [usize; 3]),
+        store: impl Fn(Span, &[f32]),
+    ) {
         let packed_count = self.packed_count();
         // There is room for at least one channel of a block, which has at most `BLOCK_MAX` elements.
         let at_once = (ELEMENTS_MAX.saturating_sub(packed_count) / count.max(1)).clamp(1, targets.len);
@@ -317,61 +377,7 @@ impl Correlation {
                         apply_to(function, sums.as_mut_ptr(), [(1, 0); 3], part.len * count);
                     }
                 }
-                let is_seamless = self.target.row == columns;
-                let (rows, columns) = if is_seamless { (1, rows * columns) } else { (rows, columns) };
-                for line in 0..part.len * planes * rows {
-                    let (channel, plane, row) = (line / rows / planes, line / rows % planes, line % rows);
-                    let start = (part.start + channel) * self.target.channel
-                        + (first[0] + plane) * self.target.plane
-                        + (first[1] + row) * self.target.row
-                        + first[2];
-                    // SAFETY: the row lies in the target and belongs to no one else.
-                    unsafe { target.store(start, &sums[line * columns..][..columns]) };
-                }
-            }
-        });
-    }
-
-    /// Computes one block for some target channels if its positions are one run, in a thread's buffer, and stores it: by family and channel.
-    ///
-    /// # Safety
-    /// As [`Correlation::run`]; `target` is the first channel.
-    unsafe fn block_in_one_run(&self, block: &Block, targets: Span, target: Stored<f32>) {
-        let planes = self.slab.block[0].min(self.slab.axes[0].count() - block.origin[0]);
-        let count = planes * self.slab.plane_pitch();
-        let packed_count = self.packed_count();
-        let of_channel = count * self.families.len();
-        let at_once = (ELEMENTS_MAX.saturating_sub(packed_count) / of_channel.max(1)).clamp(1, targets.len);
-        let layout = Spatial { image: 0, channel: count, plane: 0, row: 0, span: count };
-        with_buffer(packed_count + at_once * of_channel, |buffer| {
-            let (packed, sums) = buffer.split_at_mut(packed_count);
-            for part in spans(targets.len, at_once) {
-                let channels = Span { start: targets.start + part.start, len: part.len };
-                // SAFETY: the caller's promises; there is room for the part's channels.
-                unsafe {
-                    let output = Output { base: sums.as_mut_ptr(), layout, first: [0; 3], bypasses_caches: false };
-                    self.block(block, channels, &output, packed);
-                    if let Some(function) = block.activation.function() {
-                        apply_to(function, sums.as_mut_ptr(), [(1, 0); 3], part.len * of_channel);
-                    }
-                }
-                for (family, sums) in self.families.iter().zip(sums.chunks_exact(part.len * count)) {
-                    let Some((lens, at, layout)) = self.places(family, block.origin, &self.target) else { continue };
-                    let is_seamless =
-                        layout.pitch == lens[2] && layout.row_stride == lens[2] && layout.column_stride == 1;
-                    let (rows, columns) = if is_seamless { (1, lens[1] * lens[2]) } else { (lens[1], lens[2]) };
-                    for (channel, sums) in sums.chunks_exact(count).enumerate() {
-                        let start = (part.start + channel) * self.target.channel + at[1] * self.target.row + at[2];
-                        for (plane, sums) in sums.chunks_exact(self.slab.plane_pitch()).enumerate() {
-                            for row in 0..rows {
-                                let place = start + (at[0] + plane) * self.target.plane + row * layout.row_stride;
-                                let sums = &sums[row * layout.pitch..][..columns];
-                                // SAFETY: the row lies in the target and belongs to no one else.
-                                unsafe { layout.store_run(sums, target.at(place as isize)) };
-                            }
-                        }
-                    }
-                }
+                store(part, sums);
             }
         });
     }

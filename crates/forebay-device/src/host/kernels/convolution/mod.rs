@@ -41,6 +41,7 @@ use channel_vectors::ChannelVectors;
 use correlation::Correlation;
 use depthwise::Depthwise;
 use depthwise_rows::DepthwiseRows;
+use slab::{Span, spans};
 use turned::turn_weights;
 use weight_gradient::WeightGradient;
 
@@ -165,6 +166,12 @@ impl Geometry {
     fn seen(&self, d: usize, positions: usize) -> usize {
         let of_window = (self.kernel[d] - 1).saturating_mul(self.dilations[d]).saturating_add(1);
         (positions - 1).saturating_mul(self.strides[d]).saturating_add(of_window)
+    }
+
+    /// The positions of some rows of the first spatial dimension, in blocks of a size.
+    fn position_blocks(&self, rows: Span, size: usize) -> impl Iterator<Item = Span> + use<> {
+        let of_row = self.target[self.first + 1..].iter().product::<usize>();
+        spans(rows.len * of_row, size).map(move |block| Span { start: rows.start * of_row + block.start, ..block })
     }
 
     /// Whether any position sees an element, and not only padding, through a tap in a dimension.

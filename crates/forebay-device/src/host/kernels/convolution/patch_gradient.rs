@@ -10,7 +10,7 @@ use super::super::stored::Stored;
 use super::Geometry;
 use super::microkernel::CHANNELS;
 use super::pointwise::Side;
-use super::slab::{Span, even, spans};
+use super::slab::{Span, even};
 use super::weight_tiles::Tiles;
 
 /// The most and the fewest positions of a block.
@@ -77,10 +77,8 @@ impl PatchGradient {
     ) {
         let (target, len) = (geometry.target, inputs * geometry.taps());
         let dy = Side::of_target(geometry, dy, self.y_is_dense);
-        let of_row = target[geometry.first + 1..].iter().product::<usize>();
         let (lines, buffer) = packed.split_at_mut(self.positions * len);
-        for block in spans(rows.len * of_row, self.positions) {
-            let block = Span { start: rows.start * of_row + block.start, len: block.len };
+        for block in geometry.position_blocks(rows, self.positions) {
             for (position, line) in (block.start..).zip(lines.chunks_exact_mut(len).take(block.len)) {
                 let position =
                     [position / target[2] / target[1], position / target[2] % target[1], position % target[2]];

@@ -6,7 +6,7 @@ use super::super::spatial::Spatial;
 use super::super::stored::{Elements, Stored};
 use super::Geometry;
 use super::microkernel::CHANNELS;
-use super::slab::{Span, even, spans};
+use super::slab::{Span, even};
 
 /// Positions that are summed from zero: the terms of one block of a product.
 const POSITIONS: usize = forebay_base::kernel::PRODUCT_TERMS as usize;
@@ -118,9 +118,7 @@ impl Pointwise {
         let [x_is_dense, y_is_dense] = self.dense;
         let x = Side { elements: x, layout: of_x, sizes: source, strides, pads, is_dense: x_is_dense };
         let dy = Side::of_target(geometry, dy, y_is_dense);
-        let of_row = target[geometry.first + 1..].iter().product::<usize>();
-        for block in spans(rows.len * of_row, POSITIONS) {
-            let block = Span { start: rows.start * of_row + block.start, len: block.len };
+        for block in geometry.position_blocks(rows, POSITIONS) {
             // SAFETY: the caller's promises; operands that are not used in place are packed one after the other.
             unsafe {
                 let (gradients, rest) = dy.channels(target, outputs, block, packed);

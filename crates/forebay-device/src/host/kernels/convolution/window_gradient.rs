@@ -55,6 +55,8 @@ pub(super) struct WindowGradient {
     /// Images that are packed and summed together, a power of two, and vectors of channels of x in a task.
     images: usize,
     channel_vectors: usize,
+    /// Whether several images are summed together, and positions see only padding through some taps, whose sums are not written then.
+    has_unseen_taps: bool,
     /// Whether the positions of a channel of y are contiguous.
     y_is_dense: bool,
 }
@@ -91,12 +93,20 @@ impl WindowGradient {
         }
         let seen = seen(region[0], region[1]);
         let y_is_dense = geometry.y.is_dense(geometry.target);
-        let of_one = WindowGradient { block: [rows, columns], region, seen, images: 1, channel_vectors: 1, y_is_dense };
+        let of_one = WindowGradient {
+            block: [rows, columns],
+            region,
+            seen,
+            images: 1,
+            channel_vectors: 1,
+            has_unseen_taps: false,
+            y_is_dense,
+        };
         Some(of_one.of_small_images(geometry).unwrap_or(of_one))
     }
 
-    /// The gradient for several images at once: as many as have no more positions than a block, and see no more elements than the buffer
-    /// has room for. Returns `None` for an image whose positions are more than one block, or if there is only one.
+    /// The gradient for several images at once, whose positions fit into one block, and the elements that they see into the buffer. Returns
+    /// `None` if that is only one image, or none.
     fn of_small_images(&self, geometry: &Geometry) -> Option<WindowGradient> {
         let [planes, rows, columns] = geometry.target;
         if planes > 1 || rows > self.block[0].min(self.region[1]) || columns > self.block[1] || rows * columns == 0 {
@@ -105,13 +115,20 @@ impl WindowGradient {
         let seen = [geometry.seen(0, 1), geometry.seen(1, rows), geometry.seen(2, columns)];
         // Windows through which positions see one or two elements have too few sums for one vector of channels.
         let taps_seen = |d: usize| (0..geometry.kernel[d]).filter(|&tap| geometry.sees(d, tap)).count();
-        let all_taps_seen = (0..3).map(taps_seen).product::<usize>().max(1);
-        let channel_vectors = (VECTORS / all_taps_seen).min(geometry.inputs / WIDTH_MAX).max(1);
+        let all_taps_seen = (0..3).map(taps_seen).product::<usize>();
+        let channel_vectors = (VECTORS / all_taps_seen.max(1)).min(geometry.inputs / WIDTH_MAX).max(1);
         let of_image = seen.iter().product::<usize>() * WIDTH_MAX * channel_vectors;
         let most = (POSITIONS / (rows * columns)).min(PACKED_MAX / of_image).min(geometry.batch);
         let images = 1 << most.checked_ilog2()?;
-        let of_images =
-            WindowGradient { block: [rows, columns], region: [1, rows], seen, images, channel_vectors, ..*self };
+        let of_images = WindowGradient {
+            block: [rows, columns],
+            region: [1, rows],
+            seen,
+            images,
+            channel_vectors,
+            has_unseen_taps: all_taps_seen < geometry.taps(),
+            ..*self
+        };
         (images > 1).then_some(of_images)
     }
 
@@ -185,8 +202,7 @@ impl WindowGradient {
         sums: &mut [f32],
     ) {
         let tree = SumTree::flat(images as u64);
-        let sees_all = (0..3).all(|d| (0..geometry.kernel[d]).all(|tap| geometry.sees(d, tap)));
-        if self.images > 1 && !sees_all {
+        if self.has_unseen_taps {
             sums.fill(0.0);
         }
         let merges: Vec<u32> = (0..images as u64).map(|image| tree.merges_after(image)).collect();
