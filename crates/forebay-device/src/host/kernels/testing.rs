@@ -1,7 +1,7 @@
 //! How kernels are tested: every run is repeated with 1, 2 and 3 threads and with every in-place pair that the kernel allows, and all runs
 //! must give the same bits.
 
-use std::sync::{Barrier, OnceLock};
+use std::sync::{Barrier, Mutex, OnceLock, PoisonError};
 
 use forebay_base::{DataType, Kernel, TensorDesc, narrow};
 pub(super) use forebay_testing::Random;
@@ -136,6 +136,9 @@ fn pools() -> &'static [ThreadPool; 3] {
 
 /// Fills the buffers of all threads with NaN: no kernel may depend on their previous contents.
 pub(super) fn spoil_buffers() {
+    // Two tests at once would wait for each other's threads.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     pools().iter().for_each(|pool| {
         // No thread takes a second task before each has taken one.
         let all = Barrier::new(pool.threads());

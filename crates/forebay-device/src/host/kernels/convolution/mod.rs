@@ -19,12 +19,14 @@ mod lanes;
 mod microkernel;
 mod patch_gradient;
 mod pointwise;
+mod quads;
 mod slab;
 mod tiles;
 mod turned;
 mod weight_gradient;
 mod weight_tiles;
 mod window_gradient;
+mod window_sums;
 mod winograd;
 
 use forebay_base::kernel::{Convolution, Window};

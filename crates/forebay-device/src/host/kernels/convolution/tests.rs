@@ -400,6 +400,8 @@ fn rows_of_an_image_give_the_same_bits_whole_and_in_parts() {
         ([3, 5], 1, 3, 1, 1),
         ([7, 5], 1, 3, 1, 1),
         ([40, 18], 2, 5, 2, 2),
+        ([40, 18], 1, 3, 1, 1),
+        ([80, 6], 1, 3, 1, 0),
     ] {
         let height = 2 * chunk + 3;
         let source = |size: usize| ((size - 1) * stride + kernel - 2 * pad) as u64;

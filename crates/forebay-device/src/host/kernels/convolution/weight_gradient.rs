@@ -203,7 +203,7 @@ impl<'a> WeightGradient<'a> {
         let packed_count = match &self.algorithm {
             Algorithm::Pointwise(pointwise) => pointwise.packed_count(sizes, [x, dy]),
             Algorithm::Depthwise(depthwise) => depthwise.packed_count(self.geometry),
-            Algorithm::Window(window) => window.packed_count(sizes, dy),
+            Algorithm::Window(window) => window.packed_count(sizes, self.geometry.taps(), dy),
             Algorithm::Patches(patches) => patches.packed_count(self.geometry, sizes, dy),
             Algorithm::Blocks(blocks) => blocks.packed_count(sizes),
         };

@@ -8,8 +8,12 @@
 //! If images are small, several are packed at once, and their sums are added in registers, too, in the order of the sum tree: otherwise,
 //! reading and writing all weights for each image would take longer than its few products. Then dy is read in place if it can be, and a
 //! task has many channels of y, for which x is packed once.
+//!
+//! For windows of three elements in long rows, x and dy are transformed into the components of units of four positions ([`quads`]), which
+//! takes half of the multiplications. Then components are what is packed and summed, and a block's sums are those of its components,
+//! transformed.
 
-use std::mem::MaybeUninit;
+use std::ops::RangeInclusive;
 
 use forebay_base::SumTree;
 
@@ -19,14 +23,22 @@ use super::super::stored::Stored;
 use super::Geometry;
 use super::lanes::{Channels, gather_lines};
 use super::microkernel::CHANNELS_MAX;
+use super::quads::{self, COMPONENTS, Gradients, UNITS_MAX};
 use super::slab::{Span, even, spans};
 use super::weight_tiles::{TASKS_MIN, Tiles};
+use super::window_sums::{POSITIONS, Run, Sums, SumsOfTile, VECTORS, sum_block};
 
-/// The most positions of a block, and of one of its rows.
-const POSITIONS: usize = 256;
+/// The most positions of one of a block's rows.
 const COLUMNS: usize = 128;
 /// Elements of dy from channel to channel: an odd number of cache lines, so that channels do not compete for the same sets.
 const GRADIENT_STRIDE: usize = POSITIONS + 16;
+/// The same for the components of dy.
+const COMPONENT_STRIDE: usize = COMPONENTS * UNITS_MAX + 16;
+/// Positions of a row from which units are summed. In smaller images, those of several are summed together.
+const UNIT_COLUMNS_MIN: usize = 12;
+/// Elements of a window in the other dimensions: with fewer, transforming dy takes too long, and with more, the sums of components take
+/// too much of a cache.
+const UNIT_WINDOW: RangeInclusive<usize> = 3..=32;
 /// Packed elements of x that stay in a core's second-level cache, and the packed elements of one block, which may be more.
 const PACKED_MAX: usize = 48 * 1024;
 const BLOCK_MAX: usize = 128 * 1024;
@@ -38,10 +50,6 @@ const TAPS_MAX: usize = 1024;
 /// With fewer channels, vectors of channels are filled worse than those of positions.
 const INPUTS_MIN: usize = 6;
 const OUTPUTS_MIN: usize = 4;
-/// Vectors that are summed together.
-const VECTORS: usize = 3;
-/// The most levels of sums that wait for those of other images.
-const LEVELS: usize = POSITIONS.ilog2() as usize + 1;
 
 /// How the gradient with respect to the weights of a window is summed.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +67,17 @@ pub(super) struct WindowGradient {
     has_unseen_taps: bool,
     /// Whether the positions of a channel of y are contiguous.
     y_is_dense: bool,
+    /// Whether components of units are packed and summed.
+    of_units: bool,
+}
+
+/// Whether components of units are summed. This depends only on the window and on the last dimension, which is never divided.
+fn sums_units(of_chunk: &Geometry) -> bool {
+    // The first spatial dimension is divided between parts, and may be the only one.
+    let is_divided = of_chunk.first == 2;
+    let [planes, rows, columns] = of_chunk.kernel;
+    let fits = [columns, of_chunk.strides[2], of_chunk.dilations[2]] == [3, 1, 1];
+    fits && !is_divided && UNIT_WINDOW.contains(&(planes * rows)) && of_chunk.target[2] >= UNIT_COLUMNS_MIN
 }
 
 impl WindowGradient {
@@ -69,22 +88,35 @@ impl WindowGradient {
         if inputs < INPUTS_MIN || outputs < OUTPUTS_MIN || of_chunk.taps() > TAPS_MAX {
             return None;
         }
+        let of_units = sums_units(of_chunk);
         let columns = even(target[2], COLUMNS);
+        let columns = if of_units { columns.next_multiple_of(quads::POSITIONS) } else { columns };
         let rows = (POSITIONS / columns).clamp(1, target[1].max(1));
-        let seen =
-            |planes: usize, rows: usize| [of_chunk.seen(0, planes), of_chunk.seen(1, rows), of_chunk.seen(2, columns)];
+        let seen_columns = match of_units {
+            true => columns / quads::POSITIONS * COMPONENTS,
+            false => of_chunk.seen(2, columns),
+        };
+        let seen = |planes: usize, rows: usize| [of_chunk.seen(0, planes), of_chunk.seen(1, rows), seen_columns];
         let fits = |planes: usize, rows: usize, most: usize| {
             seen(planes, rows).into_iter().fold(WIDTH_MAX, usize::saturating_mul) <= most
         };
         if !fits(1, rows, BLOCK_MAX) {
             return None;
         }
+        // The components of dy are computed once for as many channels of x as have their sums in a cache.
+        let of_outputs = OUTPUTS_MAX[0] * WIDTH_MAX * of_chunk.taps();
+        let channel_vectors = match of_units {
+            true => even(inputs.div_ceil(WIDTH_MAX), (WEIGHTS_MAX[0] / of_outputs).clamp(1, VECTORS)),
+            false => 1,
+        };
         // The planes and rows that pack the least for each position.
         let mut region = [1, rows];
         let mut least = f64::INFINITY;
         for planes in 1..=target[0].min(POSITIONS) {
             let of_rows = (1..=target[1].div_ceil(rows)).map(|blocks| blocks * rows);
-            let Some(rows) = of_rows.take_while(|&rows| fits(planes, rows, PACKED_MAX)).last() else { break };
+            let Some(rows) = of_rows.take_while(|&rows| fits(planes, rows, PACKED_MAX / channel_vectors)).last() else {
+                break;
+            };
             let [seen_planes, seen_rows, _] = seen(planes, rows);
             let packed = (seen_planes * seen_rows) as f64 / (planes * rows) as f64;
             if packed < least {
@@ -98,11 +130,12 @@ impl WindowGradient {
             region,
             seen,
             images: 1,
-            channel_vectors: 1,
+            channel_vectors,
             has_unseen_taps: false,
             y_is_dense,
+            of_units,
         };
-        Some(of_one.of_small_images(geometry).unwrap_or(of_one))
+        Some(of_one.of_small_images(geometry).filter(|_| !of_units).unwrap_or(of_one))
     }
 
     /// The gradient for several images at once, whose positions fit into one block, and the elements that they see into the buffer. Returns
@@ -154,13 +187,29 @@ impl WindowGradient {
     }
 
     /// The number of buffer elements that [`WindowGradient::add`] needs for a tile.
-    pub fn packed_count(&self, [outputs, _]: [usize; 2], dy: Stored<f32>) -> usize {
+    pub fn packed_count(&self, [outputs, _]: [usize; 2], taps: usize, dy: Stored<f32>) -> usize {
         // The packed elements of x and of dy, and one line of each channel while it is widened. The last vectors may reach beyond it.
-        self.packed_of_x() + self.packed_of_y(outputs, dy) + self.seen[2] * WIDTH_MAX + LANES
+        let packed = self.packed_of_x() + self.packed_of_y(outputs, dy);
+        packed + self.seen[2] * WIDTH_MAX + LANES + self.packed_of_line() + self.component_sums(taps)
     }
 
     fn packed_of_y(&self, outputs: usize, dy: Stored<f32>) -> usize {
-        if self.own_gradients(dy).is_some() { 0 } else { outputs * GRADIENT_STRIDE }
+        if self.own_gradients(dy).is_some() { 0 } else { outputs * self.gradient_stride() }
+    }
+
+    /// Elements of packed dy from channel to channel.
+    fn gradient_stride(&self) -> usize {
+        if self.of_units { COMPONENT_STRIDE } else { GRADIENT_STRIDE }
+    }
+
+    /// The elements that a row of units sees, before they are transformed.
+    fn packed_of_line(&self) -> usize {
+        if self.of_units { (self.block[1] + 2 + LANES) * WIDTH_MAX } else { 0 }
+    }
+
+    /// The sums of components of a few outputs.
+    fn component_sums(&self, taps: usize) -> usize {
+        if self.of_units { CHANNELS_MAX * COMPONENTS * (taps / 3) * self.channel_vectors * WIDTH_MAX } else { 0 }
     }
 
     /// The address of dy, if it is read in place.
@@ -304,10 +353,10 @@ dispatch_wide! {
 #[inline(always)]
 unsafe fn add_chunk_with<V: Vector>(job: &mut Job) {
     // If few channels would leave vectors half empty, these hold two adjacent taps.
-    let are_adjacent = job.geometry.dilations[2] == 1 && job.geometry.kernel[2] > 1;
+    let are_adjacent = job.geometry.dilations[2] == 1 && job.geometry.kernel[2] > 1 && !job.gradient.of_units;
     // Vectors of channels are summed together if they are full.
     let at_once = match job.sizes[1] % V::WIDTH {
-        0 if job.gradient.images > 1 => job.sizes[1],
+        0 if job.gradient.images > 1 || job.gradient.of_units => job.sizes[1],
         _ => V::WIDTH,
     };
     for channels in spans(job.sizes[1], at_once) {
@@ -320,17 +369,6 @@ unsafe fn add_chunk_with<V: Vector>(job: &mut Job) {
             }
         }
     }
-}
-
-/// One vector of sums.
-#[derive(Clone, Copy)]
-struct Sums {
-    /// Where the first position of a block looks in the packed elements, counted from the position's own elements.
-    seen: usize,
-    /// The place of these sums among those of an output.
-    place: usize,
-    /// Whether the vector's second half also holds sums.
-    is_whole: bool,
 }
 
 /// Adds the sums of up to as many channels as a vector `P` has lanes, or of channels that fill several vectors. They are summed in vectors
@@ -353,19 +391,28 @@ unsafe fn add_channels<V: Vector, P: Vector>(job: &mut Job, channels: Span) {
         if !geometry.sees(0, row / kernel[1]) || !geometry.sees(1, row % kernel[1]) {
             continue;
         }
+        let seen = (plane * seen_rows + row_of_plane) * pitch * P::WIDTH;
+        let place = row * kernel[2] * lanes + channels.start;
+        if plan.of_units {
+            vectors.extend(parts.iter().enumerate().map(|(number, part)| Sums {
+                seen: seen + number * image_stride,
+                place: place + part.start,
+                is_whole: true,
+            }));
+            continue;
+        }
         let sees = |first: &usize| (*first..kernel[2].min(first + step)).any(|tap| geometry.sees(2, tap));
         for tap in (0..kernel[2]).step_by(step).filter(sees) {
-            let seen = ((plane * seen_rows + row_of_plane) * pitch + tap * dilations[2]) * P::WIDTH;
-            let place = (row * kernel[2] + tap) * lanes + channels.start;
             vectors.extend(parts.iter().enumerate().map(|(number, part)| Sums {
-                seen: seen + number * plan.images * image_stride,
-                place: place + part.start,
+                seen: seen + tap * dilations[2] * P::WIDTH + number * plan.images * image_stride,
+                place: place + tap * lanes + part.start,
                 is_whole: tap + step <= kernel[2],
             }));
         }
     }
     let (packed, rest) = job.buffer.split_at_mut(plan.packed_of_x());
-    let (gradients, line) = rest.split_at_mut(plan.packed_of_y(outputs, job.dy));
+    let (gradients, rest) = rest.split_at_mut(plan.packed_of_y(outputs, job.dy));
+    let (components, line) = rest.split_at_mut(plan.component_sums(geometry.taps()));
     // SAFETY: the channels exist.
     let elements = unsafe { job.x.at((channels.start * geometry.x.channel) as isize) };
     let images = job.merges.len();
@@ -395,11 +442,19 @@ unsafe fn add_channels<V: Vector, P: Vector>(job: &mut Job, channels: Span) {
                             let of_image = block.len * columns.len;
                             for image in 0..images {
                                 let dy = job.dy.at((image * geometry.y.image) as isize);
-                                let place = image * of_image;
-                                pack_gradients(geometry, dy, (first, [block.len, columns.len]), gradients, place);
+                                let sizes = [block.len, columns.len];
+                                if plan.of_units {
+                                    transform_gradients::<V>(geometry, dy, (first, sizes), gradients);
+                                } else {
+                                    pack_gradients(geometry, dy, (first, sizes), gradients, image * of_image);
+                                }
                             }
-                            (gradients.as_ptr(), [GRADIENT_STRIDE, of_image])
+                            (gradients.as_ptr(), [plan.gradient_stride(), of_image])
                         }
+                    };
+                    let (step, columns) = match plan.of_units {
+                        true => (COMPONENTS, columns.len.div_ceil(quads::POSITIONS)),
+                        false => (strides[2], columns.len),
                     };
                     let run = Run {
                         merges: job.merges,
@@ -407,15 +462,17 @@ unsafe fn add_channels<V: Vector, P: Vector>(job: &mut Job, channels: Span) {
                         gradients,
                         of_channel,
                         of_image,
-                        adds: plan.images == 1,
+                        adds: plan.images == 1 && !plan.of_units,
                         rows: block.len,
-                        columns: columns.len,
+                        columns,
                         seen: packed.as_ptr().add(row * pitch * P::WIDTH),
-                        step: strides[2] * P::WIDTH,
+                        step: step * P::WIDTH,
                         row_step: strides[1] * pitch * P::WIDTH,
                         half: P::WIDTH,
                     };
-                    sum_block::<V>(&run, outputs, &vectors, geometry.taps() * lanes, job.sums.as_mut_ptr());
+                    let tile = SumsOfTile { first: job.sums.as_mut_ptr(), of_output: geometry.taps() * lanes, lanes };
+                    let components = plan.of_units.then_some(components.as_mut_ptr());
+                    sum_block::<V>(&run, outputs, &vectors, tile, components);
                 }
             }
         }
@@ -448,9 +505,27 @@ unsafe fn pack_region<V: Vector>(
             // SAFETY: the caller's promises.
             unsafe {
                 let target = packed.add((plane * seen_rows + row) * pitch * V::WIDTH);
+                if !plan.of_units {
+                    V::outline(
+                        #[inline(always)]
+                        || x.pack::<V>(start, [first, pads[2]], count, line, target),
+                    );
+                    continue;
+                }
+                let units = columns.len.div_ceil(quads::POSITIONS);
+                if start.is_none() {
+                    target.write_bytes(0, units * COMPONENTS * V::WIDTH);
+                    continue;
+                }
+                let (seen, line) = line.split_at_mut(plan.packed_of_line());
                 V::outline(
                     #[inline(always)]
-                    || x.pack::<V>(start, [first, pads[2]], count, line, target),
+                    || {
+                        // Behind the last position, units see zeros.
+                        let count = units * quads::POSITIONS + 2;
+                        x.pack::<V>(start, [first, pads[2]], count, line, seen.as_mut_ptr());
+                        quads::transform_source::<V>(seen.as_ptr(), units, target);
+                    },
                 );
             }
         }
@@ -481,143 +556,28 @@ unsafe fn pack_gradients(
     }
 }
 
-/// A block of positions, of one image or of each of several.
-struct Run<'a> {
-    /// See [`Job::merges`].
-    merges: &'a [u32],
-    /// Elements from what a position sees to what the same position of the next image sees.
-    image_stride: usize,
-    /// The gradients of the first channel, row after row, and how far apart those of channels and of images are.
-    gradients: *const f32,
-    of_channel: usize,
-    of_image: usize,
-    /// Whether sums are added to those that are there, or replace them.
-    adds: bool,
-    rows: usize,
-    columns: usize,
-    seen: *const f32,
-    /// Elements from what one position sees to what the next one sees, and from row to row.
-    step: usize,
-    row_step: usize,
-    /// Elements of a vector that is not full.
-    half: usize,
-}
-
-/// Adds a block's sums to those of a tile. `of_output` is the distance between outputs in elements.
+/// Does the same with the components of units.
 ///
 /// # Safety
-/// All elements that the positions see must be packed, and there must be enough sums; see [`add_chunk_with`].
+/// As [`pack_gradients`], and the CPU must have the vector's instructions.
 #[inline(always)]
-unsafe fn sum_block<V: Vector>(run: &Run, outputs: usize, vectors: &[Sums], of_output: usize, sums: *mut f32) {
-    for vectors in vectors.chunks(even(vectors.len(), VECTORS)) {
-        let mut output = 0;
-        while output < outputs {
-            // SAFETY: the caller's promises.
-            unsafe {
-                let of = (output, of_output);
-                output += match (outputs - output, vectors.len()) {
-                    (8.., 3) if V::REGISTERS >= 32 => sum_some::<V, 8, 3>(run, vectors, of, sums),
-                    (8.., 2) if V::REGISTERS >= 32 => sum_some::<V, 8, 2>(run, vectors, of, sums),
-                    (8.., 1) => sum_some::<V, 8, 1>(run, vectors, of, sums),
-                    (4.., 3) => sum_some::<V, 4, 3>(run, vectors, of, sums),
-                    (4.., 2) => sum_some::<V, 4, 2>(run, vectors, of, sums),
-                    (4.., 1) => sum_some::<V, 4, 1>(run, vectors, of, sums),
-                    (2.., 3) => sum_some::<V, 2, 3>(run, vectors, of, sums),
-                    (2.., 2) => sum_some::<V, 2, 2>(run, vectors, of, sums),
-                    (2.., 1) => sum_some::<V, 2, 1>(run, vectors, of, sums),
-                    (_, 3) => sum_some::<V, 1, 3>(run, vectors, of, sums),
-                    (_, 2) => sum_some::<V, 1, 2>(run, vectors, of, sums),
-                    (_, _) => sum_some::<V, 1, 1>(run, vectors, of, sums),
-                };
-            }
+unsafe fn transform_gradients<V: Vector>(
+    geometry: &Geometry,
+    dy: Stored<f32>,
+    ([plane, row, column], sizes): ([usize; 3], [usize; 2]),
+    gradients: &mut [f32],
+) {
+    let layout = &geometry.y;
+    let start = plane * layout.plane + row * layout.row + column;
+    let mut units = Gradients::new();
+    for (number, packed) in gradients.chunks_exact_mut(COMPONENT_STRIDE).enumerate() {
+        // SAFETY: the caller's promise; a block has at most so many units.
+        unsafe {
+            let channel = dy.slice(number * layout.channel, layout.span);
+            V::outline(
+                #[inline(always)]
+                || units.transform::<V>(channel, (start, layout.row), sizes, packed.as_mut_ptr()),
+            );
         }
     }
-}
-
-/// Returns `N` vectors of sums for each of `R` outputs, over the positions of an image.
-///
-/// # Safety
-/// As [`sum_block`].
-#[inline(always)]
-unsafe fn sums_of_image<V: Vector, const R: usize, const N: usize>(
-    run: &Run,
-    vectors: &[Sums],
-    output: usize,
-    image: usize,
-) -> [[V; N]; R] {
-    // SAFETY: the caller's promises.
-    unsafe {
-        let mut own = [[V::splat(0.0); N]; R];
-        let mut gradient = run.gradients.add(output * run.of_channel + image * run.of_image);
-        for row in 0..run.rows {
-            let first = run.seen.add(image * run.image_stride + row * run.row_step);
-            let mut seen: [*const f32; N] = std::array::from_fn(|n| first.add(vectors[n].seen));
-            for _ in 0..run.columns {
-                let of_taps: [V; N] = std::array::from_fn(|n| V::load(seen[n]));
-                for (r, own) in own.iter_mut().enumerate() {
-                    *own = V::add_multiples(*own, gradient.wrapping_add(r * run.of_channel), of_taps);
-                }
-                for seen in &mut seen {
-                    *seen = seen.wrapping_add(run.step);
-                }
-                gradient = gradient.wrapping_add(1);
-            }
-        }
-        own
-    }
-}
-
-/// Adds `N` vectors of sums for each of `R` outputs, and returns `R`.
-///
-/// # Safety
-/// As [`sum_block`].
-#[inline(always)]
-unsafe fn sum_some<V: Vector, const R: usize, const N: usize>(
-    run: &Run,
-    vectors: &[Sums],
-    (output, of_output): (usize, usize),
-    sums: *mut f32,
-) -> usize {
-    // SAFETY: the caller's promises.
-    unsafe {
-        V::outline(
-            #[inline(always)]
-            || {
-                let mut waiting = [const { MaybeUninit::<[[V; N]; R]>::uninit() }; LEVELS];
-                let (mut level, mut image) = (0, 0);
-                let own = loop {
-                    let mut own = sums_of_image::<V, R, N>(run, vectors, output, image);
-                    for _ in 0..run.merges[image] {
-                        level -= 1;
-                        let earlier: [[V; N]; R] = waiting[level].assume_init();
-                        own = std::array::from_fn(|r| {
-                            std::array::from_fn(|n| earlier[r][n].add_product(own[r][n], V::splat(1.0)))
-                        });
-                    }
-                    image += 1;
-                    if image == run.merges.len() {
-                        break own;
-                    }
-                    waiting[level].write(own);
-                    level += 1;
-                };
-                for (r, own) in own.into_iter().enumerate() {
-                    for (n, sum) in own.into_iter().enumerate() {
-                        let at = sums.add((output + r) * of_output + vectors[n].place);
-                        let added = |earlier: V| if run.adds { earlier.add_product(sum, V::splat(1.0)) } else { sum };
-                        if vectors[n].is_whole {
-                            added(V::load(at)).store(at);
-                            continue;
-                        }
-                        // Through a separate array, so that nothing after the sums is touched.
-                        let mut line = [0.0f32; WIDTH_MAX];
-                        std::ptr::copy_nonoverlapping(at, line.as_mut_ptr(), run.half);
-                        added(V::load(line.as_ptr())).store(line.as_mut_ptr());
-                        std::ptr::copy_nonoverlapping(line.as_ptr(), at, run.half);
-                    }
-                }
-            },
-        );
-    }
-    R
 }

@@ -22,6 +22,7 @@ use super::super::stored::{Elements, Stored};
 use super::Geometry;
 use super::axis::Axis;
 use super::microkernel::{CHANNELS, CHANNELS_MAX, LINE, Start, Terms, TileOutput, VECTORS, correlate};
+use super::quads::{self, scaled_sum};
 use super::slab::{COLUMNS_MAX, SLACK, Slab, Span, even, spans};
 use super::tiles::{Layout, Tile};
 
@@ -386,13 +387,6 @@ unsafe fn pack_channel<V: Vector>(
     }
 }
 
-/// a x + b, where a is one number.
-#[inline(always)]
-unsafe fn scaled_sum<V: Vector>(a: f32, x: V, b: V) -> V {
-    // SAFETY: the CPU has the vector's instructions, as all callers promise.
-    unsafe { b.add_product(V::splat(a), x) }
-}
-
 /// Writes vectors `stride` elements apart.
 ///
 /// # Safety
@@ -449,17 +443,7 @@ unsafe fn transform_quads<V: Vector>(seen: &Seen, row: usize, units: usize, targ
                 V::load_even(even.add(2)),
                 V::load_even(odd.add(2)),
             ];
-            let (a, b) = (scaled_sum(-4.0, x[2], x[4]), scaled_sum(-4.0, x[1], x[3]));
-            let (c, d) = (scaled_sum(-1.0, x[2], x[4]), scaled_sum(-1.0, x[1], x[3]));
-            let components = [
-                scaled_sum(4.0, x[0], scaled_sum(-5.0, x[2], x[4])),
-                scaled_sum(1.0, b, a),
-                scaled_sum(-1.0, b, a),
-                scaled_sum(2.0, d, c),
-                scaled_sum(-2.0, d, c),
-                scaled_sum(4.0, x[1], scaled_sum(-5.0, x[3], x[5])),
-            ];
-            store(components, target.add(unit), stride);
+            store(quads::of_source(x), target.add(unit), stride);
         }
     }
 }

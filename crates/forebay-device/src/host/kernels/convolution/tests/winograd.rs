@@ -136,3 +136,28 @@ fn winograd_is_as_accurate_as_direct_sums() {
         }
     }
 }
+
+/// The error of weight gradients that are summed in units is at most twice that of products added up one after the other.
+#[test]
+fn weight_gradients_in_units_are_as_accurate_as_direct_sums() {
+    let mut random = Random::new(53);
+    for (source, kernel) in [(&[16, 14][..], &[3, 3][..]), (&[30, 30], &[3, 3]), (&[4, 4, 130], &[2, 3, 3])] {
+        for is_positive in [false, true] {
+            let case = padded(case([16, 8], 1, source, kernel, 1, 1), 1);
+            let value = |value: f64| f64::from(if is_positive { value.max(0.0) } else { value } as f32);
+            let values: Vec<f64> = random.values(count(&case.x)).into_iter().map(value).collect();
+            let x = Tensor::new(&float(&case.x), &values);
+            let dy = Tensor::new(&float(&case.y), &random.values(count(&case.y)));
+            let (xv, dyv) = (x.values(), dy.values());
+            let (mut exact, mut direct) = (vec![0.0; count(&case.w)], vec![0.0_f32; count(&case.w)]);
+            products(&case, |x, w, y| {
+                exact[w] += xv[x] * dyv[y];
+                direct[w] = (xv[x] as f32).mul_add(dyv[y] as f32, direct[w]);
+            });
+            let kernel = Kernel::ConvolutionWeightGradient { convolution: case.convolution.clone() };
+            let found = error(run(&kernel, &[&x, &dy], &[float(&case.w)])[0].values().into_iter(), &exact);
+            let direct = error(direct.into_iter().map(f64::from), &exact);
+            assert!(found <= 2.0 * direct, "{source:?}, positive: {is_positive}: {found}, directly {direct}");
+        }
+    }
+}
