@@ -19,7 +19,7 @@ mod sequence;
 mod sink;
 mod step;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, BinaryHeap};
 
@@ -34,8 +34,8 @@ use crate::tuning::{
     RECOMPUTED_GAIN_PARTS, RECOMPUTED_LIMITS, RECOMPUTED_LOOKS_MAX, RECOMPUTED_LOOKS_OF_OTHERS, RECOMPUTED_WINDOWS,
 };
 use moves::{Move, Moves};
-use sequence::{Choice, sequence};
-use step::Step;
+use sequence::{Built, Choice, sequence};
+use step::{Profiling, Step};
 
 /// A step in which some launches run more than once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,7 +140,8 @@ struct Outcome {
     /// The most bytes above the limit at once.
     over: i64,
     recomputed_ns: u64,
-    sequence: Vec<(usize, bool)>,
+    /// The number of launches.
+    length: usize,
 }
 
 impl Outcome {
@@ -148,6 +149,13 @@ impl Outcome {
     fn rank(&self) -> (i64, i64, u64) {
         (self.over, self.excess, self.recomputed_ns)
     }
+}
+
+/// The memory that looking at choices takes, kept from one to the next.
+#[derive(Default)]
+struct Workspace {
+    built: Built,
+    profiling: Profiling,
 }
 
 struct Search<'a> {
@@ -159,11 +167,13 @@ struct Search<'a> {
     looks: Cell<usize>,
     /// A move that must not be made.
     barred: Option<Move>,
+    workspace: RefCell<Workspace>,
 }
 
 impl<'a> Search<'a> {
     fn new(step: &'a Step<'a>, moves: &'a Moves, limit_bytes: i64) -> Search<'a> {
-        Search { limit_bytes, choice: Choice::nothing(step), step, moves, looks: Cell::new(0), barred: None }
+        let (choice, workspace) = (Choice::nothing(step), RefCell::default());
+        Search { limit_bytes, choice, step, moves, looks: Cell::new(0), barred: None, workspace }
     }
 
     /// Drops what has to be dropped to stay within the limit.
@@ -207,8 +217,8 @@ impl<'a> Search<'a> {
             let untried = |candidate: &Move| !tried.contains(candidate) && self.moves.is_made(&self.choice, *candidate);
             // The time saved without it, even if the limit is then exceeded.
             let spent = |candidate: &Move| {
-                self.outcome(&self.changed(*candidate, false))
-                    .map_or(0, |found| best.recomputed_ns.saturating_sub(found.recomputed_ns))
+                self.recomputed_ns(&self.changed(*candidate, false))
+                    .map_or(0, |recomputed_ns| best.recomputed_ns.saturating_sub(recomputed_ns))
             };
             let rated = self.moves.drops().filter(untried).map(|candidate| (spent(&candidate), candidate));
             let Some((spent_ns, candidate)) = rated.max() else { break };
@@ -244,7 +254,7 @@ impl<'a> Search<'a> {
         let (mut best, mut best_rank, mut now_cost) = (self.choice.clone(), now.rank(), cost(&now));
         let candidates: Vec<Move> = self.moves.all().collect();
         let mut numbers = Xorshift64::new();
-        let looks = now.sequence.len().max(1);
+        let looks = now.length.max(1);
         let count = ANNEALING_STEPS.min(RECOMPUTED_LOOKS_MAX / looks).min(candidates.len() * ANNEALING_STEPS_OF_MOVE);
         let (hot, cold) = ANNEALING_HEAT;
         for number in 0..count {
@@ -255,9 +265,15 @@ impl<'a> Search<'a> {
                 let is_made = self.moves.is_made(&choice, candidate);
                 self.moves.set(&mut choice, candidate, !is_made);
             }
-            let Some(found) = self.outcome(&choice) else { continue };
+            let (mut drawn, may_be) = (None, |cost: f64| libm::exp((now_cost - cost) / heat));
+            // Its time alone may make a step too bad, whatever bytes it takes.
+            let is_possible = |recomputed_ns| {
+                let least_cost = recomputed_ns as f64 / all_ns;
+                least_cost <= now_cost || *drawn.insert(numbers.uniform()) < may_be(least_cost)
+            };
+            let Some(found) = self.outcome_if(&choice, is_possible) else { continue };
             let found_cost = cost(&found);
-            if found_cost <= now_cost || numbers.uniform() < libm::exp((now_cost - found_cost) / heat) {
+            if found_cost <= now_cost || drawn.unwrap_or_else(|| numbers.uniform()) < may_be(found_cost) {
                 (self.choice, now, now_cost) = (choice, found, found_cost);
                 if now.rank() < best_rank {
                     (best, best_rank) = (self.choice.clone(), now.rank());
@@ -278,15 +294,34 @@ impl<'a> Search<'a> {
         self.looks.get() > RECOMPUTED_LOOKS_MAX
     }
 
+    /// Returns the outcome of a choice; `None` if it drops something that cannot be recomputed.
     fn outcome(&self, choice: &Choice) -> Option<Outcome> {
-        let sequence = sequence(self.step, choice);
-        self.looks.set(self.looks.get() + sequence.as_ref().map_or(self.step.items.len(), Vec::len));
-        let sequence = sequence?;
-        let profile = self.step.profile(&sequence);
-        let over = |bytes: &i64| bytes.saturating_sub(self.limit_bytes).max(0);
-        let excess = profile.iter().map(over).sum();
-        let over = profile.iter().map(over).max().unwrap_or(0);
-        Some(Outcome { excess, over, recomputed_ns: self.step.recomputed_ns(&sequence), sequence })
+        self.outcome_if(choice, |_| true)
+    }
+
+    /// The same, but also `None` if the total duration of the launches that run again is not accepted.
+    fn outcome_if(&self, choice: &Choice, is_accepted: impl FnOnce(u64) -> bool) -> Option<Outcome> {
+        let recomputed_ns = self.recomputed_ns(choice).filter(|&recomputed_ns| is_accepted(recomputed_ns))?;
+        let Workspace { built, profiling } = &mut *self.workspace.borrow_mut();
+        built.sink(self.step, choice);
+        profiling.profile(self.step, &built.launches);
+        let (mut excess, mut over) = (0, 0);
+        for bytes in &profiling.live_bytes {
+            let beyond_bytes = bytes.saturating_sub(self.limit_bytes).max(0);
+            excess += beyond_bytes;
+            over = over.max(beyond_bytes);
+        }
+        Some(Outcome { excess, over, recomputed_ns, length: built.launches.len() })
+    }
+
+    /// Returns the total duration of the launches that run again in a choice, which are built; `None` if it drops something that cannot be
+    /// recomputed.
+    fn recomputed_ns(&self, choice: &Choice) -> Option<u64> {
+        let built = &mut self.workspace.borrow_mut().built;
+        let is_built = built.build(self.step, choice);
+        let length = if is_built { built.launches.len() } else { self.step.items.len() };
+        self.looks.set(self.looks.get() + length);
+        is_built.then_some(built.recomputed_ns)
     }
 
     /// Returns the excess bytes that a move removes per nanosecond; `None` if it removes none.
@@ -314,7 +349,7 @@ impl<'a> Search<'a> {
         let mut heap: BinaryHeap<Rated> = BinaryHeap::new();
         while now.excess > 0 && !self.is_exhausted() {
             if heap.is_empty() {
-                let evaluated_max = RECOMPUTED_LOOKS_MAX / now.sequence.len().max(1);
+                let evaluated_max = RECOMPUTED_LOOKS_MAX / now.length.max(1);
                 let evaluates_all = self.moves.drops().len() <= evaluated_max;
                 let least_gain = if evaluates_all { excess / RECOMPUTED_GAIN_PARTS } else { 1 };
                 if now.excess > excess - least_gain {
@@ -327,7 +362,7 @@ impl<'a> Search<'a> {
                 // If there are too many moves to evaluate all of them, only the first are evaluated (those that drop the most bytes for the
                 // most launches), and half of the search is left for making them.
                 let count = if evaluates_all { usize::MAX } else { evaluated_max / 2 };
-                for candidate in allowed.chain(self.keeps(&now)).take(count) {
+                for candidate in allowed.chain(self.keeps()).take(count) {
                     if self.is_exhausted() {
                         break;
                     }
@@ -350,8 +385,9 @@ impl<'a> Search<'a> {
     }
 
     /// Returns moves that keep buffers which are recomputed only for others.
-    fn keeps(&self, now: &Outcome) -> BTreeSet<Move> {
-        let remade = now.sequence.iter().filter(|(_, repeats)| *repeats);
+    fn keeps(&self) -> BTreeSet<Move> {
+        let now = sequence(self.step, &self.choice).unwrap_or_default();
+        let remade = now.iter().filter(|(_, repeats)| *repeats);
         let contents = remade.flat_map(|&(launch, _)| &self.step.items[launch].writes);
         contents.map(|&content| self.moves.keep(content)).collect()
     }
@@ -375,9 +411,9 @@ impl<'a> Search<'a> {
                 } else {
                     continue;
                 }
-                let is_better =
-                    |found: &Outcome| found.excess <= now.excess && found.recomputed_ns <= now.recomputed_ns;
-                if let Some(outcome) = self.outcome(&choice).filter(is_better) {
+                let is_no_slower = |recomputed_ns| recomputed_ns <= now.recomputed_ns;
+                let found = self.outcome_if(&choice, is_no_slower);
+                if let Some(outcome) = found.filter(|found| found.excess <= now.excess) {
                     (self.choice, now) = (choice, outcome);
                 }
             }

@@ -2,7 +2,7 @@
 
 use crate::tuning::RECOMPUTED_CHAIN_MAX;
 
-use super::sink::sink;
+use super::sink::Sinking;
 use super::step::{Content, Lifetime, Step};
 
 /// What is dropped, and what is kept for longer than its own uses require.
@@ -17,7 +17,7 @@ pub(super) struct Choice {
     /// The number of launches for which everything that was used or recomputed stays, so that what neighboring parts need is not
     /// recomputed for each.
     pub(super) window: usize,
-    /// Whether launches run later if that saves bytes ([`sink`]).
+    /// Whether launches run later if that saves bytes ([`Sinking`]).
     pub(super) sinks: bool,
 }
 
@@ -36,76 +36,104 @@ impl Choice {
 
 /// Returns the launches of a choice, each with whether it is a repeat; `None` if something is dropped that cannot be recomputed.
 pub(super) fn sequence(step: &Step, choice: &Choice) -> Option<Vec<(usize, bool)>> {
-    let state = State { uses: 0, touched: None, remade: None };
-    let mut building = Building {
-        step,
-        choice,
-        states: vec![state; step.contents.len()],
-        launches: Vec::with_capacity(step.items.len()),
-    };
-    for (launch, item) in step.items.iter().enumerate() {
-        for &read in &item.reads {
-            if !building.ensure(read, launch, RECOMPUTED_CHAIN_MAX) {
-                return None;
+    let mut built = Built::default();
+    built.build(step, choice).then(|| {
+        built.sink(step, choice);
+        built.launches
+    })
+}
+
+/// The launches of a choice. The memory that building them takes is kept for the next choice.
+#[derive(Default)]
+pub(super) struct Built {
+    pub(super) launches: Vec<(usize, bool)>,
+    /// The total duration of the launches that run again.
+    pub(super) recomputed_ns: u64,
+    /// By content.
+    states: Vec<State>,
+    sinking: Sinking,
+}
+
+impl Built {
+    /// Builds the launches of a choice, none of which runs later than it comes ([`Built::sink`]). Returns `false` if something is dropped
+    /// that cannot be recomputed.
+    pub(super) fn build(&mut self, step: &Step, choice: &Choice) -> bool {
+        let Built { launches, recomputed_ns, states, .. } = self;
+        (launches.clear(), states.clear());
+        states.resize(step.contents.len(), State { uses: 0, touched: NEVER, remade: NEVER });
+        let mut building = Building { step, choice, states, launches, recomputed_ns: 0 };
+        for (launch, item) in step.items.iter().enumerate() {
+            for &read in &item.reads {
+                if !building.ensure(read, launch, RECOMPUTED_CHAIN_MAX) {
+                    return false;
+                }
+            }
+            building.launches.push((launch, false));
+            for &content in &item.touched {
+                let state = &mut building.states[content];
+                *state = State { uses: state.uses + 1, touched: launch as u32, remade: NEVER };
             }
         }
-        building.launches.push((launch, false));
-        for &content in &item.touched {
-            let state = &mut building.states[content];
-            *state = State { uses: state.uses + 1, touched: Some(launch), remade: None };
+        *recomputed_ns = building.recomputed_ns;
+        true
+    }
+
+    /// Lets launches run later if the choice asks for it.
+    pub(super) fn sink(&mut self, step: &Step, choice: &Choice) {
+        if choice.sinks {
+            self.sinking.sink(step, &mut self.launches);
         }
     }
-    let mut launches = building.launches;
-    if choice.sinks {
-        sink(step, &mut launches);
-    }
-    Some(launches)
 }
+
+/// The number of a launch that there is not.
+const NEVER: u32 = u32::MAX;
 
 /// The state of a content so far.
 #[derive(Clone, Copy)]
 struct State {
     /// The number of its own uses so far.
-    uses: usize,
-    /// The launch for which it was last in memory.
-    touched: Option<usize>,
-    /// The launch for which it was last recomputed since its last use.
-    remade: Option<usize>,
+    uses: u32,
+    /// The launch for which it was last in memory, or [`NEVER`].
+    touched: u32,
+    /// The launch for which it was last recomputed since its last use, or [`NEVER`].
+    remade: u32,
 }
 
 /// A sequence while it is built.
 struct Building<'a> {
     step: &'a Step<'a>,
     choice: &'a Choice,
-    /// By content.
-    states: Vec<State>,
-    launches: Vec<(usize, bool)>,
+    states: &'a mut [State],
+    launches: &'a mut Vec<(usize, bool)>,
+    recomputed_ns: u64,
 }
 
 impl Building<'_> {
     /// Returns whether contents are in memory when a launch starts.
     fn is_present(&self, content: usize, at: usize) -> bool {
-        let (Content { lifetime, maker, chunk, first_gap, .. }, state) =
+        let (Content { lifetime, maker, uses, first_gap, .. }, state) =
             (&self.step.contents[content], &self.states[content]);
         if *lifetime != Lifetime::Temporary || state.uses == 0 {
             return true;
         }
-        let is_near = |touched: usize| at - touched <= self.choice.window;
-        if state.remade == Some(at) || state.remade.is_some() && self.choice.held[content] {
+        if state.remade == at as u32 || state.remade != NEVER && self.choice.held[content] {
             return true;
         }
         // What is no longer needed is recomputed if possible, and otherwise kept until then.
-        let is_dropped = match state.uses < chunk.accesses.len() {
-            true => self.choice.dropped[first_gap + state.uses - 1],
+        let used = state.uses as usize;
+        let is_dropped = match used < *uses {
+            true => self.choice.dropped[first_gap + used - 1],
             false => !self.choice.kept[content] && maker.is_some_and(|maker| self.step.may_repeat(maker, at)),
         };
-        !is_dropped || self.choice.window > 0 && state.touched.is_some_and(is_near)
+        let is_near = || state.touched != NEVER && at - state.touched as usize <= self.choice.window;
+        !is_dropped || self.choice.window > 0 && is_near()
     }
 
     /// Recomputes contents before a launch if they are not in memory. Returns whether they are in memory after that.
     fn ensure(&mut self, content: usize, at: usize, chain: usize) -> bool {
         if self.is_present(content, at) {
-            self.states[content].touched = Some(at);
+            self.states[content].touched = at as u32;
             return true;
         }
         let maker = self.step.contents[content].maker.filter(|&maker| self.step.may_repeat(maker, at));
@@ -116,9 +144,10 @@ impl Building<'_> {
         }
         for &write in &item.writes {
             let state = &mut self.states[write];
-            (state.remade, state.touched) = (Some(at), Some(at));
+            (state.remade, state.touched) = (at as u32, at as u32);
         }
         self.launches.push((maker, true));
+        self.recomputed_ns += item.duration_ns;
         true
     }
 }

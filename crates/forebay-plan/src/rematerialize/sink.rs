@@ -4,61 +4,149 @@
 //! the gradient that comes into a layer waits while a chain recomputes what the layer read. If the launch that computes the gradient runs
 //! after the chain, only what that launch reads has to wait, which is often less.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use super::step::{Item, Step};
 
-use super::step::{Item, Lifetime, Step};
+/// The number of a launch that there is not.
+const NONE: usize = usize::MAX;
 
-/// Moves launches of a sequence to later positions. From the end backwards, each launch that takes more bytes than it frees moves to right
-/// before the first launch that has to come after it, along with those that have to follow it and free less than it takes, such as updates
-/// of what it reads.
-pub(super) fn sink(step: &Step, sequence: &mut [(usize, bool)]) {
-    let mut moving = Moving {
-        step,
-        sequence,
-        followers: Followers::new(step, sequence),
-        order: (0..sequence.len()).collect(),
-        positions: (0..sequence.len()).collect(),
-        following: BinaryHeap::new(),
-    };
-    // By content: whether it is read after the current position before it is written.
-    let mut needed = vec![false; step.contents.len()];
-    let first_update = sequence.iter().position(|&(launch, repeats)| !repeats && launch >= step.update_start);
-    for place in (0..sequence.len()).rev() {
-        let item = moving.item(place);
-        let gives_output = item.writes.iter().any(|&content| step.contents[content].is_output);
-        let taken_bytes = moving.born_bytes(item) - moving.live_bytes(&item.reads, |content| !needed[content]);
-        if !gives_output && taken_bytes > 0 {
-            // The first update stays the first update.
-            let end = first_update.filter(|&update| place < update).unwrap_or(sequence.len());
-            moving.move_behind(place, end, taken_bytes);
+/// Moves launches of sequences to later positions. The memory that this takes is kept from one sequence to the next.
+#[derive(Default)]
+pub(super) struct Sinking {
+    followers: Followers,
+    /// By position: the number of the launch that is there now.
+    order: Vec<usize>,
+    /// By number: where the launch is now.
+    positions: Vec<usize>,
+    /// By position, a bit each: whether the launch there has to follow those that move; all zero between moves.
+    following: Vec<u64>,
+    /// By content: whether it is read after the current position before it is written.
+    needed: Vec<bool>,
+    /// The positions and the numbers of the launches that move.
+    moving: (Vec<usize>, Vec<usize>),
+    before: Vec<(usize, bool)>,
+}
+
+impl Sinking {
+    /// Moves launches of a sequence to later positions. From the end backwards, each launch that takes more bytes than it frees moves to
+    /// right before the first launch that has to come after it, along with those that have to follow it and free less than it takes, such
+    /// as updates of what it reads.
+    pub(super) fn sink(&mut self, step: &Step, sequence: &mut [(usize, bool)]) {
+        let count = sequence.len();
+        self.followers.find(step, sequence);
+        for numbers in [&mut self.order, &mut self.positions] {
+            numbers.clear();
+            numbers.extend(0..count);
         }
-        item.writes.iter().for_each(|&content| needed[content] = false);
-        item.reads.iter().for_each(|&content| needed[content] = true);
+        (self.needed.clear(), self.following.clear());
+        self.needed.resize(step.contents.len(), false);
+        self.following.resize(count.div_ceil(64), 0);
+        let first_update = sequence.iter().position(|&(launch, repeats)| !repeats && launch >= step.update_start);
+        for place in (0..count).rev() {
+            let item = &step.items[sequence[place].0];
+            if !item.gives_output {
+                let needed = &self.needed;
+                let taken_bytes = item.born_bytes(step) - step.live_bytes(&item.reads, |content| !needed[content]);
+                if taken_bytes > 0 {
+                    // The first update stays the first update.
+                    let end = first_update.filter(|&update| place < update).unwrap_or(count);
+                    self.move_behind((step, sequence), place, end, taken_bytes);
+                }
+            }
+            item.writes.iter().for_each(|&content| self.needed[content] = false);
+            item.reads.iter().for_each(|&content| self.needed[content] = true);
+        }
+        self.before.clear();
+        self.before.extend_from_slice(sequence);
+        for (place, &number) in sequence.iter_mut().zip(&self.order) {
+            *place = self.before[number];
+        }
     }
-    let moved: Vec<(usize, bool)> = moving.order.iter().map(|&number| sequence[number]).collect();
-    sequence.copy_from_slice(&moved);
+
+    /// Notes where the followers of a launch are. Returns the last position that was noted, or `last` if that is later.
+    fn note_followers(&mut self, number: usize, last: usize) -> usize {
+        let Sinking { followers, positions, following, .. } = self;
+        followers.of(number).iter().fold(last, |last, &follower| {
+            let position = positions[follower];
+            following[position / 64] |= 1 << (position % 64);
+            last.max(position)
+        })
+    }
+
+    /// Returns the first position from `from` on that was noted.
+    fn next_following(&self, from: usize) -> Option<usize> {
+        let (first, skipped) = (from / 64, from % 64);
+        let words = self.following.get(first..)?;
+        let word = |(index, &word): (usize, &u64)| {
+            let word = if index == 0 { word >> skipped << skipped } else { word };
+            (word != 0).then(|| (first + index) * 64 + word.trailing_zeros() as usize)
+        };
+        words.iter().enumerate().find_map(word)
+    }
+
+    /// Moves the launch at a position as far back as possible, but not to `end` or beyond. `sequence` is as it was before all moves.
+    fn move_behind(
+        &mut self,
+        (step, sequence): (&Step, &[(usize, bool)]),
+        place: usize,
+        end: usize,
+        mut taken_bytes: i64,
+    ) {
+        let (mut with, mut numbers) = std::mem::take(&mut self.moving);
+        let mut target = end;
+        with.push(place);
+        let mut last = self.note_followers(self.order[place], place);
+        let mut from = place + 1;
+        while let Some(position) = self.next_following(from).filter(|&position| position < end) {
+            let number = self.order[position];
+            let item = &step.items[sequence[number].0];
+            taken_bytes += item.born_bytes(step) - item.read_bytes(step);
+            if taken_bytes <= 0 {
+                target = position;
+                break;
+            }
+            with.push(position);
+            last = self.note_followers(number, last);
+            from = position + 1;
+        }
+        self.following[place / 64..=last / 64].fill(0);
+        if with.len() < target - place {
+            numbers.extend(with.iter().map(|&position| self.order[position]));
+            let mut free = place;
+            for (index, &position) in with.iter().enumerate() {
+                let others = position + 1..with.get(index + 1).copied().unwrap_or(target);
+                free += others.len();
+                self.order.copy_within(others.clone(), free - others.len());
+            }
+            self.order[free..target].copy_from_slice(&numbers);
+            (place..target).for_each(|position| self.positions[self.order[position]] = position);
+        }
+        (with.clear(), numbers.clear());
+        self.moving = (with, numbers);
+    }
 }
 
 /// The launches that have to follow each launch of a sequence, in any order that keeps dependences: those that read what it writes, and the
 /// next one that writes what it touches. Launches that have to follow these are left out. A launch's number is its position in the sequence.
+#[derive(Default)]
 struct Followers {
     /// The followers of all launches, the last launch's first.
     numbers: Vec<usize>,
     /// By launch, the last one first: the end of its followers.
     ends: Vec<usize>,
+    /// By content: the next launch that writes it, and the last of a list of those that read it before that.
+    next: Vec<(usize, usize)>,
+    /// Launches that read a content, each with the index of another one in its list.
+    reads: Vec<(usize, usize)>,
 }
 
 impl Followers {
-    fn new(step: &Step, sequence: &[(usize, bool)]) -> Followers {
-        const NONE: usize = usize::MAX;
-        // By content: the next launch that writes it, and the last of a list of those that read it before that.
-        let mut next = vec![(NONE, NONE); step.contents.len()];
-        // Launches that read a content, each with the index of another one in its list.
-        let mut reads: Vec<(usize, usize)> = Vec::new();
-        let (mut numbers, mut ends) = (Vec::new(), Vec::with_capacity(sequence.len()));
+    /// Finds the followers of the launches of a sequence.
+    fn find(&mut self, step: &Step, sequence: &[(usize, bool)]) {
+        let Followers { numbers, ends, next, reads } = self;
+        (numbers.clear(), ends.clear(), next.clear(), reads.clear());
+        next.resize(step.contents.len(), (NONE, NONE));
         for (number, &(launch, _)) in sequence.iter().enumerate().rev() {
-            let item = &step.items[launch];
+            let item: &Item = &step.items[launch];
             numbers.extend(item.touched.iter().map(|&content| next[content].0).filter(|&writer| writer != NONE));
             for &content in &item.writes {
                 let mut read = std::mem::replace(&mut next[content], (number, NONE)).1;
@@ -73,7 +161,6 @@ impl Followers {
             }
             ends.push(numbers.len());
         }
-        Followers { numbers, ends }
     }
 
     fn of(&self, number: usize) -> &[usize] {
@@ -83,87 +170,19 @@ impl Followers {
     }
 }
 
-/// A sequence while its launches move.
-struct Moving<'a> {
-    step: &'a Step<'a>,
-    sequence: &'a [(usize, bool)],
-    followers: Followers,
-    /// By position: the number of the launch that is there now.
-    order: Vec<usize>,
-    /// By number: where the launch is now.
-    positions: Vec<usize>,
-    /// The positions of launches that have to follow those that move, some of them twice; empty between moves.
-    following: BinaryHeap<Reverse<usize>>,
-}
-
-impl<'a> Moving<'a> {
-    fn item(&self, number: usize) -> &'a Item {
-        &self.step.items[self.sequence[number].0]
-    }
-
-    /// Returns the bytes of those contents that do not last.
-    fn live_bytes(&self, contents: &[usize], counts: impl Fn(usize) -> bool) -> i64 {
-        let lives = |content: &&usize| match self.step.contents[**content].lifetime {
-            Lifetime::Temporary => true,
-            Lifetime::Fed => self.step.one_pool,
-            Lifetime::Lasting | Lifetime::InFile => false,
-        };
-        let counted = contents.iter().filter(|&&content| counts(content)).filter(lives);
-        counted.map(|&content| self.step.contents[content].bytes).sum()
-    }
-
-    /// Returns the bytes that a launch takes.
-    fn born_bytes(&self, item: &Item) -> i64 {
-        self.live_bytes(item.only_written(), |_| true)
-    }
-
-    fn add_followers(&mut self, number: usize) {
-        let Moving { followers, positions, following, .. } = self;
-        following.extend(followers.of(number).iter().map(|&follower| Reverse(positions[follower])));
-    }
-
-    /// Moves the launch at a position as far back as possible, but not to `end` or beyond.
-    fn move_behind(&mut self, place: usize, end: usize, mut taken_bytes: i64) {
-        let (mut with, mut target) = (vec![place], end);
-        self.add_followers(self.order[place]);
-        while let Some(Reverse(position)) = self.following.pop().filter(|Reverse(position)| *position < end) {
-            if with.last() == Some(&position) {
-                continue;
-            }
-            let number = self.order[position];
-            let item = self.item(number);
-            taken_bytes += self.born_bytes(item) - self.live_bytes(&item.reads, |_| true);
-            if taken_bytes <= 0 {
-                target = position;
-                break;
-            }
-            with.push(position);
-            self.add_followers(number);
-        }
-        self.following.clear();
-        if with.len() == target - place {
-            return;
-        }
-        let numbers: Vec<usize> = with.iter().map(|&position| self.order[position]).collect();
-        let mut free = place;
-        for (index, &position) in with.iter().enumerate() {
-            let others = position + 1..with.get(index + 1).copied().unwrap_or(target);
-            free += others.len();
-            self.order.copy_within(others.clone(), free - others.len());
-        }
-        self.order[free..target].copy_from_slice(&numbers);
-        (place..target).for_each(|position| self.positions[self.order[position]] = position);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::step::Lifetime;
     use super::*;
     use crate::cost::estimate;
     use crate::liveness::liveness;
     use crate::testing::{ProgramBuilder, Random, limits, random_training_program};
     use forebay_base::Kernel;
     use forebay_base::kernel::UnaryOp;
+
+    fn sink(step: &Step, sequence: &mut [(usize, bool)]) {
+        Sinking::default().sink(step, sequence);
+    }
 
     #[test]
     fn what_takes_bytes_runs_later_and_what_it_reads_may_change_only_afterwards() {
@@ -189,7 +208,7 @@ mod tests {
         assert!(peak(&sequence) < peak(&step.plain()));
     }
 
-    /// The same as [`sink`], but looks at every launch in between.
+    /// The same as [`Sinking::sink`], but looks at every launch in between.
     fn naive_sink(step: &Step, sequence: &mut [(usize, bool)]) {
         let count = step.contents.len();
         let lives = |content: usize| match step.contents[content].lifetime {

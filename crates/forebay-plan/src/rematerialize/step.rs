@@ -32,6 +32,8 @@ pub(super) struct Content<'a> {
     pub(super) is_output: bool,
     /// The launch that computes all of it; `None` if several write it.
     pub(super) maker: Option<usize>,
+    /// The number of launches that touch it.
+    pub(super) uses: usize,
     /// The number of its first gap among the gaps of all contents. There is one gap between each two consecutive uses.
     pub(super) first_gap: usize,
     pub(super) chunk: &'a Chunk,
@@ -46,6 +48,12 @@ pub(super) struct Item {
     pub(super) touched: Vec<usize>,
     pub(super) duration_ns: u64,
     pub(super) workspace_bytes: i64,
+    /// Whether the caller reads something that it writes.
+    pub(super) gives_output: bool,
+    /// The bytes of what it writes without reading it, as far as they do not last: temporary ones, and those of inputs.
+    born_bytes: [i64; 2],
+    /// The same of what it reads.
+    read_bytes: [i64; 2],
     /// Contents that it writes, each with one that it reads and whose bytes the former may take over ([`mod@crate::alias`]).
     pub(super) in_place: Vec<(usize, usize)>,
     /// Whether it may run twice: it changes nothing that it reads or that others write, and no other process takes part in it.
@@ -74,6 +82,16 @@ impl Item {
     /// Returns what it writes without reading it.
     pub(super) fn only_written(&self) -> &[usize] {
         &self.touched[self.reads.len()..]
+    }
+
+    /// Returns the bytes that it takes.
+    pub(super) fn born_bytes(&self, step: &Step) -> i64 {
+        step.not_lasting(self.born_bytes)
+    }
+
+    /// Returns the bytes of what it reads that do not last.
+    pub(super) fn read_bytes(&self, step: &Step) -> i64 {
+        step.not_lasting(self.read_bytes)
     }
 }
 
@@ -131,7 +149,8 @@ impl<'a> Step<'a> {
             };
             let buffer_bytes = program.buffer(buffer).size_bytes;
             let bytes = device_bytes(chunk);
-            contents.push(Content { bytes, buffer_bytes, lifetime, is_output, maker, first_gap: gap_count, chunk });
+            let (uses, first_gap) = (chunk.accesses.len(), gap_count);
+            contents.push(Content { bytes, buffer_bytes, lifetime, is_output, maker, uses, first_gap, chunk });
             gap_count += chunk.accesses.len().saturating_sub(1);
         }
         for (launch, item) in items.iter_mut().enumerate() {
@@ -139,6 +158,13 @@ impl<'a> Step<'a> {
             let only_written = item.writes.iter().filter(|write| !read.contains(write));
             item.touched = item.reads.iter().chain(only_written).copied().collect();
             item.duration_ns = costs.launch_ns[launch];
+            item.gives_output = item.writes.iter().any(|&content| contents[content].is_output);
+            let bytes = |numbers: &[usize], lifetime| {
+                let contents = numbers.iter().map(|&number| &contents[number]);
+                contents.filter(|content| content.lifetime == lifetime).map(|content| content.bytes).sum::<i64>()
+            };
+            item.born_bytes = [Lifetime::Temporary, Lifetime::Fed].map(|lifetime| bytes(item.only_written(), lifetime));
+            item.read_bytes = [Lifetime::Temporary, Lifetime::Fed].map(|lifetime| bytes(&item.reads, lifetime));
             if program.launches[launch].in_host_memory {
                 continue;
             }
@@ -185,73 +211,111 @@ impl<'a> Step<'a> {
         item.repeats && at <= item.next_change
     }
 
+    /// Returns the part of temporary bytes and bytes of inputs that does not last: in one pool, that includes inputs.
+    fn not_lasting(&self, [temporary, fed]: [i64; 2]) -> i64 {
+        if self.one_pool { temporary + fed } else { temporary }
+    }
+
+    /// Returns the bytes of those contents that do not last.
+    pub(super) fn live_bytes(&self, contents: &[usize], counts: impl Fn(usize) -> bool) -> i64 {
+        let counted = contents.iter().filter(|&&content| counts(content)).map(|&content| &self.contents[content]);
+        let bytes = counted.map(|content| match content.lifetime {
+            Lifetime::Temporary => content.bytes,
+            Lifetime::Fed if self.one_pool => content.bytes,
+            Lifetime::Fed | Lifetime::Lasting | Lifetime::InFile => 0,
+        });
+        bytes.sum()
+    }
+
     /// Returns the live bytes during each launch of a sequence.
     pub(super) fn profile(&self, sequence: &[(usize, bool)]) -> Vec<i64> {
-        let mut changes = vec![0i64; sequence.len() + 1];
-        // Where launches may take over bytes, if the first of the two contents ends there.
-        let mut takes_over: Vec<(usize, usize, usize)> = Vec::new();
-        // By content: since when it has been live, and its last use so far.
-        let mut spans: Vec<Option<(usize, usize)>> = vec![None; self.contents.len()];
-        let mut hold = |(start, end): (usize, usize), bytes: i64| {
-            changes[start] += bytes;
-            changes[end + 1] -= bytes;
-        };
-        for (place, &(launch, _)) in sequence.iter().enumerate() {
-            let item = &self.items[launch];
-            hold((place, place), item.workspace_bytes);
-            for &read in &item.reads {
-                let span = spans[read].get_or_insert((place, place));
-                span.1 = place;
-                if self.contents[read].lifetime == Lifetime::InFile {
-                    hold((place, place), self.contents[read].bytes);
-                }
-            }
-            if self.one_pool {
-                let new = item.in_place.iter().filter(|(write, _)| spans[*write].is_none());
-                takes_over.extend(new.map(|&(write, read)| (place, read, write)));
-            }
-            for &write in &item.writes {
-                // What is written without being read begins a new life.
-                match &mut spans[write] {
-                    Some(span) if span.1 == place => {}
-                    span => {
-                        if let Some(before) = span.replace((place, place)) {
-                            hold(before, self.contents[write].bytes);
-                        }
-                    }
-                }
-            }
-        }
-        let mut last = None;
-        for (place, read, write) in takes_over {
-            if last != Some(place) && spans[read].is_some_and(|(_, end)| end == place) {
-                last = Some(place);
-                hold((place, place), -self.contents[write].bytes);
-            }
-        }
-        for (content, span) in self.contents.iter().zip(spans) {
-            match (content.lifetime, span) {
-                (Lifetime::InFile, _) => {}
-                (Lifetime::Lasting, Some(_)) if !sequence.is_empty() => hold((0, sequence.len() - 1), content.bytes),
-                (Lifetime::Fed, Some((_, end))) if self.one_pool => hold((0, end), content.bytes),
-                (_, Some((start, _))) if self.one_pool && content.is_output && !self.has_updates => {
-                    hold((start, sequence.len() - 1), content.bytes);
-                }
-                (_, Some(span)) => hold(span, content.bytes),
-                (_, None) => {}
-            }
-        }
-        changes.pop();
-        let mut live = 0;
-        for change in &mut changes {
-            live += *change;
-            *change = live;
-        }
-        changes
+        let mut profiling = Profiling::default();
+        profiling.profile(self, sequence);
+        profiling.live_bytes
     }
 
     pub(super) fn recomputed_ns(&self, sequence: &[(usize, bool)]) -> u64 {
         let repeats = sequence.iter().filter(|(_, repeats)| *repeats);
         repeats.map(|&(launch, _)| self.items[launch].duration_ns).sum()
+    }
+}
+
+/// Computes the live bytes of sequences. The memory that this takes is kept from one sequence to the next.
+#[derive(Default)]
+pub(super) struct Profiling {
+    /// The live bytes during each launch of the latest sequence.
+    pub(super) live_bytes: Vec<i64>,
+    /// By content: since when it has been live, or [`NOWHERE`], and its last use so far.
+    spans: Vec<(u32, u32)>,
+    /// Where launches may take over bytes, if the first of the two contents ends there.
+    takes_over: Vec<(u32, usize, usize)>,
+}
+
+/// The position of what is not in a sequence.
+const NOWHERE: u32 = u32::MAX;
+
+impl Profiling {
+    /// Computes the live bytes during each launch of a sequence.
+    pub(super) fn profile(&mut self, step: &Step, sequence: &[(usize, bool)]) {
+        let Profiling { live_bytes: changes, spans, takes_over } = self;
+        (changes.clear(), spans.clear(), takes_over.clear());
+        changes.resize(sequence.len() + 1, 0);
+        spans.resize(step.contents.len(), (NOWHERE, 0));
+        let mut hold = |(start, end): (u32, u32), bytes: i64| {
+            changes[start as usize] += bytes;
+            changes[end as usize + 1] -= bytes;
+        };
+        for (place, &(launch, _)) in (0u32..).zip(sequence) {
+            let item = &step.items[launch];
+            hold((place, place), item.workspace_bytes);
+            for &read in &item.reads {
+                let span = &mut spans[read];
+                *span = (if span.0 == NOWHERE { place } else { span.0 }, place);
+                if step.contents[read].lifetime == Lifetime::InFile {
+                    hold((place, place), step.contents[read].bytes);
+                }
+            }
+            if step.one_pool {
+                let new = item.in_place.iter().filter(|(write, _)| spans[*write].0 == NOWHERE);
+                takes_over.extend(new.map(|&(write, read)| (place, read, write)));
+            }
+            for &write in &item.writes {
+                // What is written without being read begins a new life.
+                let before = spans[write];
+                if before.0 == NOWHERE {
+                    spans[write] = (place, place);
+                } else if before.1 != place {
+                    hold(before, step.contents[write].bytes);
+                    spans[write] = (place, place);
+                }
+            }
+        }
+        let mut last = NOWHERE;
+        for &(place, read, write) in takes_over.iter() {
+            if last != place && spans[read].0 != NOWHERE && spans[read].1 == place {
+                last = place;
+                hold((place, place), -step.contents[write].bytes);
+            }
+        }
+        let end = (sequence.len() as u32).wrapping_sub(1);
+        for (content, &span) in step.contents.iter().zip(spans.iter()) {
+            if span.0 == NOWHERE {
+                continue;
+            }
+            let gives_output = step.one_pool && content.is_output && !step.has_updates;
+            match content.lifetime {
+                Lifetime::InFile => {}
+                Lifetime::Lasting => hold((0, end), content.bytes),
+                Lifetime::Fed if step.one_pool => hold((0, span.1), content.bytes),
+                _ if gives_output => hold((span.0, end), content.bytes),
+                _ => hold(span, content.bytes),
+            }
+        }
+        changes.pop();
+        let mut live = 0;
+        for change in changes.iter_mut() {
+            live += *change;
+            *change = live;
+        }
     }
 }
