@@ -61,13 +61,14 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
     let left = steps.saturating_sub(trainer.step_count());
     let step_seconds = (arguments.device.memory == MemoryKind::Planned).then(|| trainer.predicted_seconds());
     let (parameters, state_bytes) = (trainer.parameter_count(), trainer.checkpoint_bytes());
-    let statistics = trainer.statistics();
+    let limit = trainer.memory_limit();
+    let statistics = if limit.is_none() { trainer.statistics() } else { &trainer.plan_as_made().statistics };
     let report = Report {
         steps: &[],
         statistics,
         device_peak_bytes: statistics.device_peak_bytes,
         resident_peak_bytes: None,
-        limit: trainer.memory_limit(),
+        limit,
         explanation: None,
     };
     // JSON has no names that are not UTF-8.

@@ -131,7 +131,7 @@ impl Report<'_> {
             "device_budget_bytes": statistics.device_budget_bytes,
             "device_peak_bytes": self.device_peak_bytes,
             "in_core_peak_bytes": statistics.in_core_peak_bytes,
-            "minimum_budget_bytes": statistics.minimum_budget_bytes,
+            "minimum_budget_bytes": Some(statistics.minimum_budget_bytes).filter(|&bytes| bytes > 0),
             "bytes_to_device": statistics.bytes_to_device,
             "bytes_from_device": statistics.bytes_from_device,
             "launches": statistics.launches,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay::data::{Digest, npy};
+use forebay::explain::explain;
 use forebay::files::FolderLock;
 use forebay::{Model, Session, SessionOptions, Tensor, TensorType};
 use forebay_device::process::give_back;
@@ -59,12 +60,14 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
     }
     let device_peak_bytes = session.usage().heap_peak_bytes;
     let resident_peak_bytes = resident_peak_bytes();
-    // A model without computation has no plan.
-    let statistics = session.statistics().cloned().unwrap_or_default();
     let limit = session.memory_limit();
-    let planned = session.explain().filter(|_| arguments.device.memory == MemoryKind::Planned);
-    let explanation = planned
-        .map(|explanation| of_run(explanation, &arguments.device.device, device_peak_bytes, resident_peak_bytes));
+    // A model without computation has no plan. A limit on the process leaves no room for a search for the smallest budget, which says
+    // nothing about the limit.
+    let plan = if limit.is_none() { session.plan() } else { session.plan_as_made() };
+    let statistics = plan.map(|plan| plan.statistics.clone()).unwrap_or_default();
+    let planned = plan.filter(|_| arguments.device.memory == MemoryKind::Planned);
+    let explanation =
+        planned.map(|plan| of_run(explain(plan), &arguments.device.device, device_peak_bytes, resident_peak_bytes));
     let report =
         Report { steps: &steps, statistics: &statistics, device_peak_bytes, resident_peak_bytes, limit, explanation };
     if arguments.report.json {

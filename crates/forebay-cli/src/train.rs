@@ -449,9 +449,8 @@ impl<'a> Run<'a> {
         let explanation = (device.memory == MemoryKind::Planned)
             .then(|| of_run(explain(plan), &device.device, device_peak_bytes, resident_peak_bytes));
         let limit = self.trainer.memory_limit();
-        // Lines about a process limit do not contain the smallest budget.
-        let has_smallest = self.arguments.report.json || limit.is_none();
-        let statistics = if has_smallest { self.trainer.statistics() } else { &plan.statistics };
+        // A limit on the process leaves no room for a search for the smallest budget, which says nothing about the limit.
+        let statistics = if limit.is_none() { self.trainer.statistics() } else { &plan.statistics };
         Report { steps, statistics, device_peak_bytes, resident_peak_bytes, limit, explanation }
     }
 

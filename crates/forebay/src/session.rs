@@ -302,6 +302,12 @@ impl Session {
         Some(self.stages.main()?.plan(self.engine.machine()))
     }
 
+    /// Returns [`Session::plan`] without the smallest budget, unless that is known: 0 in its statistics means unknown. Looking for it takes
+    /// time and memory, which a limit on the process may not leave once the model has run.
+    pub fn plan_as_made(&self) -> Option<&Plan> {
+        Some(self.stages.main()?.plan_as_made())
+    }
+
     /// Returns what [`Session::plan`] is a part of.
     pub(crate) fn compiled(&self) -> Option<&Compiled> {
         self.stages.main()

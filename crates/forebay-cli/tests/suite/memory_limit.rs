@@ -2,9 +2,10 @@
 
 use crate::common::group::Group;
 use crate::common::{
-    Folder, assert_says, digits_data, digits_model, example, failure, forebay, json, least_kib, losses, texts,
+    Folder, assert_says, digits_data, digits_model, example, failure, forebay, json, least_kib, losses, texts, zeros,
 };
 use forebay::Tensor;
+use forebay::data::npy;
 use forebay_testing::onnx;
 use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
 use serde_json::Value;
@@ -68,6 +69,20 @@ fn values_that_come_back_from_memory_are_never_held_twice() {
     let (peak_bytes, limit_bytes) = (bytes(&limited, "resident_peak_bytes"), bytes(&limited, "memory_limit_bytes"));
     assert!(peak_bytes <= limit_bytes, "{peak_bytes} of {limit_bytes} bytes");
     assert_eq!(limited["validations"], free["validations"]);
+}
+
+/// Looking for the smallest budget takes memory: after training and while the model's values were on the device, 10 MiB beyond the limit.
+#[test]
+fn a_report_looks_for_nothing_that_a_limit_leaves_no_room_for() {
+    let (model, data, folder) = (digits_model(), digits_data(), Folder::new());
+    npy::write(&folder.path("x.npy"), &zeros(3)).unwrap();
+    let input = format!("x={}", folder.text("x.npy"));
+    let train = ["train", &model, "--data", &data, "--batch-size", "50", "--steps", "1", "--no-compare"];
+    for command in [&train[..], &[&train[..], &["--dry-run"]].concat(), &["run", &model, "--input", &input]] {
+        let least = |flags: &[&str]| json(&[command, flags].concat())["minimum_budget_bytes"].clone();
+        assert!(least(&[]).as_u64().is_some_and(|bytes| bytes > 0), "{command:?}");
+        assert_eq!(least(&["--memory-limit", "1GiB"]), Value::Null, "{command:?}");
+    }
 }
 
 #[test]
