@@ -74,6 +74,28 @@ fn rows(count: u64, seed: usize) -> Tensor {
     Tensor::from_f32(&[count, WIDTH as u64], &elements)
 }
 
+/// The description of a model, here 15 MiB of remarks on its nodes, is never copied as a whole while the model's values are on the device.
+#[test]
+fn a_model_is_saved_within_the_limit() {
+    let folder = Folder::new();
+    let value = |i: usize| if i == 0 { "x".to_owned() } else { format!("h{i}") };
+    let node = |i: usize, kind: &str, inputs: &[&str]| {
+        [onnx::node(kind, inputs, &value(i + 1), &[]), message(6, &[b'r'; 64 << 10])].concat()
+    };
+    let first = node(0, "MatMul", &["x", "w"]);
+    let nodes: Vec<Vec<u8>> = [first].into_iter().chain((1..240).map(|i| node(i, "Relu", &[&value(i)]))).collect();
+    let weights = onnx::floats("w", &[WIDTH, WIDTH], &vec![1e-3; WIDTH * WIDTH]);
+    let bytes = onnx::model(&nodes, &[weights], ("x", &[2, WIDTH]), (&value(240), &[2, WIDTH]));
+    let (model, saved) = (folder.write("remarks.onnx", &bytes), folder.text("saved.onnx"));
+    let data = folder.archive("data.npz", &[("x", &rows(4, 0)), ("y", &rows(4, 1))]);
+    let train = ["train", &model, "--data", &data, "--loss", "mse", "--steps", "1", "--no-compare", "--threads", "2"];
+    let (said, peak_bytes) = measured(&[&train[..], &["--save", &saved, "--memory-limit", "100%", "--json"]].concat());
+    let report: serde_json::Value = serde_json::from_str(&said).expect("a report");
+    let limit_bytes = report["memory_limit_bytes"].as_u64().expect("a limit");
+    assert!(peak_bytes <= limit_bytes, "{peak_bytes} of {limit_bytes} bytes");
+    assert_eq!(std::fs::read(saved).unwrap().len(), bytes.len());
+}
+
 #[test]
 fn a_run_holds_no_weights() {
     let folder = Folder::new();

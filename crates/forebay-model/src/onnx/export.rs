@@ -58,7 +58,9 @@ pub fn write_to<E: From<ModelError>>(
     give: Give<E>,
     to: Take<E>,
 ) -> Result<(), E> {
-    for part in parts(model, new)? {
+    check(model, new)?;
+    let graph_bytes = graph_bytes(model, new)?;
+    let mut put = |part: Part| -> Result<(), E> {
         match part {
             Part::Bytes(bytes) => to(&bytes)?,
             Part::Contents { name, size_bytes } => {
@@ -75,8 +77,12 @@ pub fn write_to<E: From<ModelError>>(
                 }
             }
         }
-    }
-    Ok(())
+        Ok(())
+    };
+    put(encoded(&model_head(&model.proto)))?;
+    put(Part::Bytes(header(GRAPH_KEY, graph_bytes)))?;
+    each_part_of_graph(model, new, &mut put)?;
+    put(encoded(&model_tail(&model.proto)))
 }
 
 /// Checks that a model fits into one file, whatever its contents are.
@@ -84,7 +90,7 @@ pub fn write_to<E: From<ModelError>>(
 /// # Errors
 /// Fails if the file would exceed 2 GiB.
 pub fn check_size(model: &Model) -> Result<(), ModelError> {
-    parts(model, &BTreeMap::new()).map(drop)
+    graph_bytes(model, &BTreeMap::new()).map(drop)
 }
 
 /// Packs contents that arrive in pieces into the format of the file.
@@ -122,15 +128,22 @@ impl Packer {
     }
 }
 
-/// Returns the parts of the file.
-fn parts(model: &Model, new: &BTreeMap<String, TensorType>) -> Result<Vec<Part>, ModelError> {
-    check(model, new)?;
-    let mut graph = model.proto.graph.clone().unwrap_or_default();
-    leave_training_mode(&mut graph);
-    let mut parts = vec![encoded(&model_head(&model.proto))];
-    parts.extend(field(GRAPH_KEY, graph_parts(graph, &[], model, new)));
-    parts.push(encoded(&model_tail(&model.proto)));
-    let size_bytes = size_bytes(&parts);
+/// Returns the size of the message of the graph.
+///
+/// # Errors
+/// Fails if the file would exceed 2 GiB.
+fn graph_bytes(model: &Model, new: &BTreeMap<String, TensorType>) -> Result<u64, ModelError> {
+    let mut graph_bytes = 0u64;
+    each_part_of_graph(model, new, &mut |part| {
+        graph_bytes = graph_bytes.saturating_add(size_bytes(&[part]));
+        Ok::<(), ModelError>(())
+    })?;
+    let others = [
+        encoded(&model_head(&model.proto)),
+        Part::Bytes(header(GRAPH_KEY, graph_bytes)),
+        encoded(&model_tail(&model.proto)),
+    ];
+    let size_bytes = size_bytes(&others).saturating_add(graph_bytes);
     if size_bytes > MESSAGE_BYTES_MAX {
         let reason = format!(
             "the model takes {size_bytes} bytes, but an ONNX file can have at most {MESSAGE_BYTES_MAX}; save checkpoints \
@@ -138,28 +151,88 @@ fn parts(model: &Model, new: &BTreeMap<String, TensorType>) -> Result<Vec<Part>,
         );
         return Err(ModelError::Request { reason });
     }
-    Ok(parts)
+    Ok(graph_bytes)
 }
 
-/// Makes batch normalizations use their running statistics, and dropout do nothing. Operators that only training distinguishes from those of
-/// ONNX become these.
-fn leave_training_mode(graph: &mut GraphProto) {
-    let mut next = BTreeSet::new();
-    for node in graph.node.iter_mut().filter(|node| node.domain() == FOREBAY) {
-        node.domain = None;
-        if node.op_type() == "Next" {
-            // Only a training step changes the initializer. The node stays, because nodes are known by their places in the list.
-            next.extend(node.output.iter().cloned());
-            node.op_type = Some("Identity".to_string());
-            node.input.truncate(1);
-        }
+/// Passes the parts of the message of the model's own graph to `take`. The parts of one node or initializer at a time are in memory: within
+/// a limit on the process, a model is saved while its values are on the device.
+///
+/// # Errors
+/// The errors of `take`.
+fn each_part_of_graph<E>(
+    model: &Model,
+    new: &BTreeMap<String, TensorType>,
+    take: &mut dyn FnMut(Part) -> Result<(), E>,
+) -> Result<(), E> {
+    let nothing = GraphProto::default();
+    let graph = model.proto.graph.as_ref().unwrap_or(&nothing);
+    let inference = Inference::of(graph);
+    // Fields are in the order of their numbers, as the generated code writes them; the initializers come in between.
+    for (i, node) in graph.node.iter().enumerate() {
+        field(NODE_KEY, node_parts(inference.node(node), &[i], model, new)).into_iter().try_for_each(&mut *take)?;
     }
-    graph.output.retain(|output| !next.contains(output.name()));
-    let read = graph.node.iter().flat_map(|node| &node.input).cloned();
-    let used: BTreeSet<String> = read.chain(graph.output.iter().map(|output| output.name().to_string())).collect();
-    for node in graph.node.iter_mut().filter(|node| node.domain().is_empty()) {
+    take(encoded(&GraphProto { name: graph.name.clone(), ..GraphProto::default() }))?;
+    for initializer in graph.initializer.iter().cloned() {
+        let name = initializer.name().to_string();
+        let parts = field(INITIALIZER_KEY, tensor_parts(initializer, &name, model, new));
+        parts.into_iter().try_for_each(&mut *take)?;
+    }
+    take(encoded(&GraphProto {
+        node: Vec::new(),
+        name: None,
+        initializer: Vec::new(),
+        doc_string: graph.doc_string.clone(),
+        input: graph.input.clone(),
+        output: graph.output.iter().filter(|output| inference.gives(output.name())).cloned().collect(),
+        value_info: graph.value_info.clone(),
+        quantization_annotation: graph.quantization_annotation.clone(),
+        sparse_initializer: graph.sparse_initializer.clone(),
+        metadata_props: graph.metadata_props.clone(),
+    }))
+}
+
+/// What makes batch normalizations use their running statistics, and dropout do nothing. Operators that only training distinguishes from
+/// those of ONNX become these.
+struct Inference<'a> {
+    /// Outputs that are the next values of initializers.
+    next: BTreeSet<&'a str>,
+    /// Values that nodes read or that are outputs.
+    used: BTreeSet<&'a str>,
+}
+
+impl<'a> Inference<'a> {
+    fn of(graph: &'a GraphProto) -> Inference<'a> {
+        let is_next = |node: &&NodeProto| node.domain() == FOREBAY && node.op_type() == "Next";
+        let next = graph.node.iter().filter(is_next).flat_map(|node| &node.output).map(String::as_str);
+        let mut inference = Inference { next: next.collect(), used: BTreeSet::new() };
+        let read = |node: &'a NodeProto| {
+            let count = if is_next(&node) { 1 } else { node.input.len() };
+            node.input.iter().take(count).map(String::as_str)
+        };
+        let outputs = graph.output.iter().map(|output| output.name()).filter(|name| inference.gives(name));
+        inference.used = graph.node.iter().flat_map(read).chain(outputs).collect();
+        inference
+    }
+
+    /// Returns whether the graph still has an output.
+    fn gives(&self, output: &str) -> bool {
+        !self.next.contains(output)
+    }
+
+    /// Returns a node in its form for inference.
+    fn node(&self, node: &NodeProto) -> NodeProto {
+        let mut node = node.clone();
+        if node.domain() == FOREBAY {
+            node.domain = None;
+            if node.op_type() == "Next" {
+                // Only a training step changes the initializer. The node stays, because nodes are known by their places in the list.
+                node.op_type = Some("Identity".to_string());
+                node.input.truncate(1);
+            }
+        }
         match node.op_type() {
-            "BatchNormalization" if !node.output.iter().skip(1).any(|output| used.contains(output)) => {
+            _ if !node.domain().is_empty() => {}
+            "BatchNormalization" if !node.output.iter().skip(1).any(|output| self.used.contains(output.as_str())) => {
                 let count = node.attribute.len();
                 node.attribute.retain(|attribute| attribute.name() != "training_mode");
                 if node.attribute.len() < count {
@@ -170,12 +243,12 @@ fn leave_training_mode(graph: &mut GraphProto) {
             "Dropout" => node.input.truncate(2),
             _ => {}
         }
+        node
     }
 }
 
-/// Returns the message of the graph at a place, which is empty for the model's own graph.
+/// Returns the message of the nested graph at a place.
 fn graph_parts(graph: GraphProto, place: &[usize], model: &Model, new: &BTreeMap<String, TensorType>) -> Vec<Part> {
-    // Fields are in the order of their numbers, as the generated code writes them; the initializers come in between.
     let mut content = Vec::new();
     for (i, node) in graph.node.into_iter().enumerate() {
         let place: NestedPlace = place.iter().copied().chain([i]).collect();
@@ -184,10 +257,7 @@ fn graph_parts(graph: GraphProto, place: &[usize], model: &Model, new: &BTreeMap
     content.push(encoded(&GraphProto { name: graph.name, ..GraphProto::default() }));
     for (i, initializer) in graph.initializer.into_iter().enumerate() {
         let nested: NestedPlace = place.iter().copied().chain([i]).collect();
-        let name = match place.is_empty() {
-            true => initializer.name().to_string(),
-            false => model.nested.get(&nested).cloned().unwrap_or_default(),
-        };
+        let name = model.nested.get(&nested).cloned().unwrap_or_default();
         content.extend(field(INITIALIZER_KEY, tensor_parts(initializer, &name, model, new)));
     }
     content.push(encoded(&GraphProto { node: Vec::new(), name: None, initializer: Vec::new(), ..graph }));
@@ -222,12 +292,17 @@ fn size_bytes(parts: &[Part]) -> u64 {
 
 /// Returns a field with this content.
 fn field(key: u64, content: Vec<Part>) -> Vec<Part> {
-    let mut header = Vec::new();
-    encode_varint(key, &mut header);
-    encode_varint(size_bytes(&content), &mut header);
-    let mut parts = vec![Part::Bytes(header)];
+    let mut parts = vec![Part::Bytes(header(key, size_bytes(&content)))];
     parts.extend(content);
     parts
+}
+
+/// Returns what comes before the content of a field.
+fn header(key: u64, size_bytes: u64) -> Vec<u8> {
+    let mut header = Vec::new();
+    encode_varint(key, &mut header);
+    encode_varint(size_bytes, &mut header);
+    header
 }
 
 /// Returns the message of a tensor. Contents that are new or not held in the message become raw data.
