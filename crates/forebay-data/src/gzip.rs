@@ -10,23 +10,58 @@ pub(crate) fn unpacked_bytes_max(packed_bytes: u64) -> u64 {
     packed_bytes.saturating_mul(1032).saturating_add(4096)
 }
 
-/// The decompressed contents of a gzip file. Zeros after the last stream, to which some media pad files, are left out.
+/// The decompressed contents of a gzip file. Zeros after the last stream, to which some media pad files, are left out. Errors name the byte
+/// of the compressed data.
 pub(crate) struct Gzip<R> {
     /// The stream that is read; `None` after the last one.
-    decoder: Option<GzDecoder<R>>,
+    decoder: Option<GzDecoder<Counted<R>>>,
+}
+
+/// A file, with the number of bytes that were read.
+struct Counted<R> {
+    file: R,
+    bytes: u64,
+}
+
+impl<R: BufRead> Read for Counted<R> {
+    fn read(&mut self, bytes: &mut [u8]) -> Result<usize> {
+        let count = self.file.read(bytes)?;
+        self.bytes += count as u64;
+        Ok(count)
+    }
+}
+
+impl<R: BufRead> BufRead for Counted<R> {
+    fn fill_buf(&mut self) -> Result<&[u8]> {
+        self.file.fill_buf()
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.file.consume(count);
+        self.bytes += count as u64;
+    }
+}
+
+/// Returns an error with the byte before which it was found.
+fn located(error: &Error, at: u64) -> Error {
+    let reason = match error.kind() {
+        ErrorKind::UnexpectedEof => format!("the compressed data breaks off at byte {at}"),
+        _ => format!("{error}, before byte {at} of the compressed data"),
+    };
+    Error::new(error.kind(), reason)
 }
 
 impl<R: BufRead> Gzip<R> {
     /// Reads a file from its beginning.
     pub(crate) fn new(file: R) -> Gzip<R> {
-        Gzip { decoder: Some(GzDecoder::new(file)) }
+        Gzip { decoder: Some(GzDecoder::new(Counted { file, bytes: 0 })) }
     }
 }
 
 impl<R: BufRead> Read for Gzip<R> {
     fn read(&mut self, bytes: &mut [u8]) -> Result<usize> {
         while let Some(decoder) = &mut self.decoder {
-            let count = decoder.read(bytes)?;
+            let count = decoder.read(bytes).map_err(|error| located(&error, decoder.get_ref().bytes))?;
             if count > 0 || bytes.is_empty() {
                 return Ok(count);
             }
@@ -35,9 +70,11 @@ impl<R: BufRead> Read for Gzip<R> {
                 None => break,
             };
             if !is_at_end(&mut file)? {
+                let end = file.bytes;
                 let next = GzDecoder::new(file);
                 if next.header().is_none() {
-                    return Err(Error::new(ErrorKind::InvalidData, "the gzip stream is followed by other data"));
+                    let error = Error::new(ErrorKind::InvalidData, "the gzip stream is followed by other data");
+                    return Err(located(&error, end));
                 }
                 self.decoder = Some(next);
             }
@@ -89,7 +126,12 @@ mod tests {
     fn no_part_of_a_stream_can_be_missing_or_changed() {
         let file = packed(b"some words");
         for length in 0..file.len() {
-            assert!(read(&file[..length]).is_err(), "{length} of {} bytes", file.len());
+            let error = read(&file[..length]).unwrap_err();
+            assert!(
+                error.contains(&format!("breaks off at byte {length}")),
+                "{length} of {} bytes: {error}",
+                file.len()
+            );
         }
         // Times in the header and bits that fill up the last byte of the data mean nothing for the contents.
         for place in 0..file.len() {
@@ -100,7 +142,8 @@ mod tests {
         for place in file.len() - 8..file.len() {
             let mut changed = file.clone();
             changed[place] ^= 4;
-            assert!(read(&changed).unwrap_err().contains("checksum"), "byte {place}");
+            let error = read(&changed).unwrap_err();
+            assert!(error.contains("checksum") && error.contains(&format!("byte {}", file.len())), "{place}: {error}");
         }
     }
 }

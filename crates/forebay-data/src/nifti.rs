@@ -205,7 +205,9 @@ impl<R: Read> VoxelStream<R> {
         let end = std::io::copy(&mut self.stream, &mut std::io::sink());
         end.map(|_| ()).map_err(|error| {
             let reason = match error.kind() {
-                std::io::ErrorKind::UnexpectedEof => "truncated: the checksum after the voxels is missing".to_owned(),
+                std::io::ErrorKind::UnexpectedEof => {
+                    format!("truncated: the checksum after the voxels is missing: {error}")
+                }
                 _ => format!("damaged: {error}"),
             };
             DataError::malformed(&self.origin, reason)
@@ -214,7 +216,11 @@ impl<R: Read> VoxelStream<R> {
 
     fn failed(&self, error: std::io::Error) -> DataError {
         let reason = match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => format!("truncated: fewer than {} bytes of voxels", self.size_bytes),
+            std::io::ErrorKind::UnexpectedEof => {
+                // What a decompressor says names the byte.
+                let at = error.get_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+                format!("truncated: fewer than {} bytes of voxels{at}", self.size_bytes)
+            }
             _ => format!("cannot read the voxels: {error}"),
         };
         DataError::malformed(&self.origin, reason)
@@ -497,6 +503,7 @@ mod tests {
         for length in 0..bytes.len() - 8 {
             fails(&bytes[..length], "");
         }
+        fails(&bytes[..bytes.len() - 9], &format!("breaks off at byte {}", bytes.len() - 9));
         for length in bytes.len() - 8..bytes.len() {
             fails(&bytes[..length], "v.nii.gz: truncated: the checksum after the voxels is missing");
         }

@@ -26,8 +26,10 @@ impl Archive {
     /// [`DataError`] naming the file if it is unreadable, truncated or not a ZIP archive.
     pub fn open(path: &Path) -> Result<Archive, DataError> {
         let file = forebay_limits::open_regular(path).map_err(|error| DataError::io(path, error))?;
+        let file_bytes = file.metadata().map_err(|error| DataError::io(path, error))?.len();
         let zip = ZipArchive::new(BufReader::new(file)).map_err(|error| {
-            DataError::malformed(path.display().to_string(), format!("not an .npz archive: {error}"))
+            let reason = format!("not an .npz archive, or truncated at byte {file_bytes}: {error}");
+            DataError::malformed(path.display().to_string(), reason)
         })?;
         Ok(Archive { path: path.to_path_buf(), zip })
     }
@@ -101,10 +103,13 @@ impl Archive {
             return Err(DataError::malformed(origin, format!("{compressed} bytes cannot decompress to {size} bytes")));
         }
         let size_bytes = entry.size();
-        let array = npy::read_from(&mut entry, size_bytes, &origin)?;
+        let start = entry.data_start().unwrap_or_default();
+        // What is wrong with an array is somewhere in these bytes.
+        let located = format!("{origin}, in bytes {start}..{}", start.saturating_add(entry.compressed_size()));
+        let array = npy::read_from(&mut entry, size_bytes, &located)?;
         // The checksum is verified at the end of the entry.
         std::io::copy(&mut entry, &mut std::io::sink())
-            .map_err(|error| DataError::malformed(origin, format!("corrupt: {error}")))?;
+            .map_err(|error| DataError::malformed(located, format!("corrupt: {error}")))?;
         Ok(array)
     }
 }
@@ -185,5 +190,22 @@ mod tests {
                 assert_eq!(array, x, "byte {position}");
             }
         }
+    }
+
+    #[test]
+    fn the_bytes_of_a_damaged_array_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.npz");
+        let [x, y] = arrays();
+        write(&path, &[("x", &x), ("y", &y)], false).unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let (_, start, size_bytes) = Archive::open(&path).unwrap().place("y").unwrap().unwrap();
+        bytes[(start + size_bytes - 1) as usize] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        let error = Archive::open(&path).unwrap().read("y").unwrap_err().to_string();
+        assert!(error.contains(&format!("a.npz[y], in bytes {start}..{}: corrupt", start + size_bytes)), "{error}");
+        std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+        let error = Archive::open(&path).err().unwrap().to_string();
+        assert!(error.contains(&format!("truncated at byte {}", bytes.len() - 1)), "{error}");
     }
 }

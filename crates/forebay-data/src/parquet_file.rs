@@ -3,6 +3,7 @@
 //! Rows that are requested together are read in the order of the file, so that each page is decompressed once.
 
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -47,8 +48,11 @@ pub(crate) fn open(path: &Path) -> Result<Table, DataError> {
     for path in files(path, Format::Parquet)? {
         let file = forebay_limits::open_regular(&path).map_err(|error| DataError::io(&path, error))?;
         let origin = path.display().to_string();
+        let unreadable = |reason| DataError::malformed(&origin, format!("not a readable Parquet file: {reason}"));
+        let metadata = metadata_range(&file).map_err(|error| DataError::io(&path, error))?.map_err(unreadable)?;
+        let damaged = |error| format!("damaged: its metadata in bytes {}..{}: {error}", metadata.start, metadata.end);
         let reader = caught(|| SerializedFileReader::new(file), ParquetError::General)
-            .map_err(|error| DataError::malformed(&origin, format!("not a readable Parquet file: {error}")))?;
+            .map_err(|error| unreadable(damaged(error)))?;
         let (columns, definitions): (Vec<Column>, Vec<i16>) = columns(&reader).into_iter().unzip();
         if all.files.is_empty() {
             (all.columns, all.definitions) = (columns, definitions);
@@ -76,6 +80,34 @@ pub(crate) fn open(path: &Path) -> Result<Table, DataError> {
         all.files.push((path, reader));
     }
     Ok(Table::of(all))
+}
+
+/// Returns where a file's metadata is, or why the file does not end as a Parquet file does: with its metadata, the number of their bytes and
+/// a mark.
+fn metadata_range(file: &std::fs::File) -> std::io::Result<Result<Range<u64>, String>> {
+    // The least is a mark at the beginning and this end.
+    const END_BYTES: u64 = 8;
+    const MARK: &[u8; 4] = b"PAR1";
+    // Its metadata is encrypted.
+    const ENCRYPTED: &[u8; 4] = b"PARE";
+    let file_bytes = file.metadata()?.len();
+    let Some(end) = file_bytes.checked_sub(END_BYTES).filter(|&end| end >= MARK.len() as u64) else {
+        return Ok(Err(format!("it has only {file_bytes} bytes")));
+    };
+    let mut last = [0; END_BYTES as usize];
+    file.read_exact_at(&mut last, end)?;
+    let [a, b, c, d, mark @ ..] = last;
+    if ![MARK, ENCRYPTED].contains(&&mark) {
+        let at = file_bytes - MARK.len() as u64;
+        return Ok(Err(format!("truncated, or another format: PAR1 is missing at its end, at byte {at}")));
+    }
+    let metadata_bytes = u64::from(u32::from_le_bytes([a, b, c, d]));
+    Ok(match end.checked_sub(metadata_bytes).filter(|&start| start >= MARK.len() as u64) {
+        Some(start) => Ok(start..end),
+        None => {
+            Err(format!("damaged: {metadata_bytes} bytes of metadata, as it says at byte {end}, do not fit before"))
+        }
+    })
 }
 
 impl ParquetFiles {

@@ -143,14 +143,18 @@ fn what_is_missing_or_damaged_is_named() {
     std::fs::write(&path, &bytes).unwrap();
     let found = open(path.to_str().unwrap(), &one("gaps", &[])).err().unwrap().to_string();
     assert!(found.contains("bad.parquet[gaps], in rows 128..256 at byte") && found.contains("damaged"), "{found}");
-    std::fs::write(&path, &bytes[..1000]).unwrap();
-    assert!(
-        open(path.to_str().unwrap(), &one("x", &[6]))
-            .err()
-            .unwrap()
-            .to_string()
-            .contains("not a readable Parquet file")
-    );
+    // Its end, with the number of bytes of its metadata.
+    let end = bytes.len() - 8;
+    for (bytes, reason) in [
+        (&bytes[..1000], "truncated, or another format: PAR1 is missing at its end, at byte 996".to_owned()),
+        (&bytes[..11], "it has only 11 bytes".to_owned()),
+        (&[&bytes[..end], b"\xff\xff\0\x7fPAR1"].concat(), format!("as it says at byte {end}, do not fit before")),
+        (&[&bytes[..end], b"\x08\0\0\0PAR1"].concat(), format!("damaged: its metadata in bytes {}..{end}: ", end - 8)),
+    ] {
+        std::fs::write(&path, bytes).unwrap();
+        let found = open(path.to_str().unwrap(), &one("x", &[6])).err().unwrap().to_string();
+        assert!(found.contains("bad.parquet: not a readable Parquet file: ") && found.contains(&reason), "{found}");
+    }
 }
 
 /// Whatever a byte becomes, what is read is numbers or an error that names the file: never a panic.
