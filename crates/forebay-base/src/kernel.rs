@@ -40,7 +40,7 @@
 //! | `RunningStatistics` | running\[c], batch\[c] | running\[c] |
 //! | `LayerNormalization` | x, scale, optional bias | y, mean\[rows], inverse_deviation\[rows] |
 //! | `LayerNormalizationGradient` | dy, x, scale, mean, inverse_deviation | dx, dscale, dbias; or dx alone |
-//! | `Attention` | q[n, h, m, d], k[n, g, l, d], v[n, g, l, e], optional mask (see [`AttentionOptions`]) | y[n, h, m, e], logarithms\[n, h, m] |
+//! | `Attention` | q[n, h, m, d], k[n, g, l, d], v[n, g, l, e], optional mask (see [`AttentionOptions`]) | y[n, h, m, e], logarithms\[n, h, m, 2] |
 //! | `AttentionGradient` | dy, q, k, v, y, logarithms, optional mask | dq, dk, dv |
 //! | `AttentionQueryGradient` | the same | dq |
 //! | `AttentionKeyGradient` | the same | dk, dv |
@@ -117,7 +117,7 @@ use std::fmt;
 
 use crate::narrow::Narrowing;
 
-pub use attention::{ATTENTION_KEYS, ATTENTION_ROWS, ATTENTION_SIZE_MAX, AttentionOptions};
+pub use attention::{ATTENTION_KEYS, ATTENTION_LOGARITHM_LARGE, ATTENTION_ROWS, ATTENTION_SIZE_MAX, AttentionOptions};
 pub use exchange::{EXCHANGES_MAX, Exchange};
 pub use facts::{Indices, KernelFacts};
 pub use functions::{BinaryOp, UnaryOp};
@@ -490,7 +490,7 @@ pub enum Kernel {
         axis: usize,
     },
     /// y = softmax(scores of q and k) v for every head, without materializing the matrix of scores. Also writes the logarithm of the sum of
-    /// the exponentials of each row's scores.
+    /// the exponentials of each row's scores, and what rounding left of it if it is at least [`ATTENTION_LOGARITHM_LARGE`] in size.
     Attention(AttentionOptions),
     /// Gradient of `Attention` with respect to q, k and v.
     AttentionGradient(AttentionOptions),

@@ -56,7 +56,7 @@ fn forward(
     };
     let attending = Attending::new(options, [q, k, v], mask)?;
     attending.require(&[y], attending.heads, attending.rows, attending.v_size)?;
-    attending.require(&[logarithms], attending.heads, attending.rows, 1)?;
+    attending.require(&[logarithms], attending.heads, attending.rows, 2)?;
     let mask = Operand::Read(if mask.is_empty() { 0 } else { 3 });
     let reads = [0, 1, 2].map(Operand::Read).into_iter().chain([mask]);
     let operands = reads.chain([0, 1].map(Operand::Write)).collect();
@@ -80,7 +80,7 @@ fn gradient(
     }
     let own = Attending::new(options, [q, k, v], mask)?;
     own.require(&[dy, y], own.heads, own.rows, own.v_size)?;
-    own.require(&[logarithms], own.heads, own.rows, 1)?;
+    own.require(&[logarithms], own.heads, own.rows, 2)?;
     let mask = Operand::Read(if mask.is_empty() { 0 } else { 6 });
     let operands = |results: &[usize]| -> Vec<Operand> {
         let reads = (0..6).map(Operand::Read).chain([mask]);

@@ -9,6 +9,9 @@ pub const ATTENTION_ROWS: u64 = 64;
 /// Keys in a block of scores: the keys of a head are cut at multiples of this.
 pub const ATTENTION_KEYS: u64 = 256;
 
+/// The size from which on the logarithm of a row's sum is stored with what rounding left of it. Smaller ones are precise enough on their own.
+pub const ATTENTION_LOGARITHM_LARGE: f32 = 16384.0;
+
 /// The operations on the scores of queries q\[n, h, m, d] and keys k\[n, g, l, d] before the softmax along the keys.
 ///
 /// h is a multiple of g: h / g consecutive heads share keys and values. A mask \[n, h, m, l], whose first three sizes may also be 1, is

@@ -310,7 +310,7 @@ pub(crate) struct AttentionOperands {
     pub queries: &'static [OperandRef],
     /// \[batch, heads, rows, value size].
     pub results: &'static [OperandRef],
-    /// \[batch, heads, rows].
+    /// \[batch, heads, rows, 2].
     pub logarithms: OperandRef,
     /// \[batch, groups, keys, size].
     pub keys: &'static [OperandRef],

@@ -101,7 +101,7 @@ fn recurrent_gradient(cell: RecurrentCell) -> Result<Sample, TensorError> {
 
 /// Samples of some gradients of attention with respect to queries, keys and values.
 fn attention_gradients(of: fn(AttentionOptions) -> Kernel, writes: Range<usize>) -> Vec<Result<Sample, TensorError>> {
-    let logarithms: Sizes = &[2, 4, 12];
+    let logarithms: Sizes = &[2, 4, 12, 2];
     let capped = AttentionOptions { softcap: 2.0, causal: None, ..ATTENDS };
     // The first rows attend to no key, as can happen in a part of the keys.
     let later = AttentionOptions { causal: Some(-5), ..ATTENDS };
@@ -352,11 +352,11 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
             &[ROWS, &[32], &[32]],
         )],
         KernelKind::Attention => vec![
-            floats(Kernel::Attention(ATTENDS), &[HEADS, HEADS, HEADS, &[2, 1, 12, 12]], &[HEADS, &[2, 4, 12]]),
+            floats(Kernel::Attention(ATTENDS), &[HEADS, HEADS, HEADS, &[2, 1, 12, 12]], &[HEADS, &[2, 4, 12, 2]]),
             sample(
                 Kernel::Attention(AttentionOptions { softcap: 2.0, causal: None, ..ATTENDS }),
                 &[(Float32, HEADS), (Float32, GROUPS), (Float32, GROUPS), (Bool, &[2, 1, 1, 20])],
-                &[(Float32, HEADS), (Float32, &[2, 4, 12])],
+                &[(Float32, HEADS), (Float32, &[2, 4, 12, 2])],
             ),
         ],
         KernelKind::AttentionGradient => attention_gradients(Kernel::AttentionGradient, 0..3),

@@ -68,8 +68,14 @@ impl Application<'_> {
             s = builder.scaled(capped, options.softcap);
         }
         s = builder.binary(BinaryOp::Add, s, mask);
-        let logarithms = builder.reshape(self.outputs[1], &[batch, heads, rows, 1]);
-        let above = builder.binary(BinaryOp::Subtract, s, logarithms);
+        // The logarithms and what rounding left of them.
+        let mut above = s;
+        for part in 0..2 {
+            let kernel = Kernel::Slice { starts: vec![0, 0, 0, part], steps: vec![1; 4] };
+            let ty = TensorType::new(DataType::Float32, &[batch, heads, rows, 1]);
+            let logarithms = builder.one(kernel, &[self.outputs[1]], ty);
+            above = builder.binary(BinaryOp::Subtract, above, logarithms);
+        }
         let mut p = builder.unary(UnaryOp::Exp, above);
         if let Some(more) = options.causal {
             let numbers = |builder: &mut GradientBuilder, start: i64, count: u64, shape: [u64; 4]| {

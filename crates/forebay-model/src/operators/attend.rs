@@ -146,7 +146,7 @@ pub(super) fn attend(c: &mut Composer, attending: Attending) -> Result<Attended,
         let options = AttentionOptions { scale: own.scale, softcap: own.softcap, causal };
         let mask = joined_mask(c, bias, masks, keys)?;
         let y = TensorType::new(DataType::Float32, &[batch, heads, rows, v_size]);
-        let types = [y, TensorType::new(DataType::Float32, &[batch, heads, rows])];
+        let types = [y, TensorType::new(DataType::Float32, &[batch, heads, rows, 2])];
         let reads: Vec<&Part> = [Some(&q), Some(&k), Some(&v), mask.as_ref()].into_iter().flatten().collect();
         let results = c.kernels(Kernel::Attention(options), &reads, &types);
         let y = c.cast(&results[0], data_type);

@@ -242,7 +242,7 @@ pub fn attention(random: &mut Random) -> Program {
         softcap: [0.0, 2.0][random.below(2) as usize],
         causal: [None, Some(0), Some(random.below(keys) as i64)][random.below(3) as usize],
     };
-    let (results, logarithms) = ([batch, heads, rows, v_size], [batch, heads, rows]);
+    let (results, logarithms) = ([batch, heads, rows, v_size], [batch, heads, rows, 2]);
     let reads: Vec<&Operand> = [&q, &k, &v].into_iter().chain(&mask).collect();
     let [y, logarithms] = build.launch(Kernel::Attention(options), &reads, [&results, &logarithms]);
     let dy = build.input(&results);

@@ -215,7 +215,7 @@ fn attention_is_cut_axis_by_axis() {
     let options = AttentionOptions { scale: 1.0, softcap: 0.0, causal: Some(0) };
     let cuts = |kernel: Kernel, [batch, heads, groups]: [u64; 3]| {
         let (q, k) = (packed(&[batch, heads, 640, 8]), packed(&[batch, groups, 640, 8]));
-        let logarithms = packed(&[batch, heads, 640]);
+        let logarithms = packed(&[batch, heads, 640, 2]);
         let (reads, writes) = match kernel {
             Kernel::Attention(_) => (vec![&q, &k, &k], vec![&q, &logarithms]),
             Kernel::AttentionQueryGradient(_) => (vec![&q, &q, &k, &k, &q, &logarithms], vec![&q]),

@@ -63,6 +63,7 @@ impl Operands<'_> {
         }
         self.whole(&of_axis(&[of.queries, of.keys], 3));
         self.whole(&of_axis(&[of.results, of.values], 3));
+        self.whole(&of_axis(&[&logarithms], 3));
         Some(())
     }
 }

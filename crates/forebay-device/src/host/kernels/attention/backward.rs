@@ -5,7 +5,7 @@ use super::super::accumulators::Accumulators;
 use super::super::parallel::{Pointer, for_each, threads, wide};
 use super::super::product::{Matrix, multiply_few};
 use super::super::thread_buffer::with_buffer;
-use super::scores::{Block, exponentials};
+use super::scores::{Block, to_probabilities};
 use super::{KEYS, Launch, ROWS, Sizes, require_sizes};
 
 /// The operands of the gradient besides queries, keys and values.
@@ -32,7 +32,7 @@ pub(super) unsafe fn run(
     let of = |heads: usize, rows: usize, size: usize| [sizes.batch, heads, rows, size];
     let results = of(sizes.heads, sizes.rows, sizes.v_size);
     let [dy, y, logarithms] = reads;
-    require_sizes(&[(dy, &results), (y, &results), (logarithms, &results[..3])])?;
+    require_sizes(&[(dy, &results), (y, &results), (logarithms, &[&results[..3], &[2]].concat())])?;
     if let Some(dq) = dq {
         require_sizes(&[(dq, &of(sizes.heads, sizes.rows, sizes.size))])?;
     }
@@ -113,7 +113,7 @@ impl Gradient {
         // SAFETY: the caller's promises (so below).
         let (dy, y, logarithms) = unsafe {
             let result = |base: Pointer<f32>| base.slice(first * sizes.v_size, rows * sizes.v_size);
-            (result(self.dy), result(self.y), self.logarithms.slice(first, rows))
+            (result(self.dy), result(self.y), self.logarithms.slice(2 * first, 2 * rows))
         };
         let dq = self.dq.map(|dq| {
             // SAFETY: as above.
@@ -143,10 +143,10 @@ impl Gradient {
             // SAFETY: the block lies in the operands; the matrices of gradients belong to this task alone.
             unsafe {
                 launch.scores(&block, p, slopes.as_deref_mut());
-                for (line, &logarithm) in p.chunks_exact_mut(n).zip(logarithms) {
+                for (line, logarithm) in p.chunks_exact_mut(n).zip(logarithms.chunks_exact(2)) {
                     wide(
                         #[inline(always)]
-                        || exponentials(line, logarithm),
+                        || to_probabilities(line, logarithm[0], logarithm[1]),
                     );
                 }
                 let of_p = Matrix::rows(p.as_mut_ptr(), n);

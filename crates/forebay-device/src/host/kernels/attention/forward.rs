@@ -1,4 +1,6 @@
-//! The forward pass: the result, and the logarithm of the sum of each row.
+//! The forward pass: the result, and the logarithm of the sum of each row, in two parts.
+
+use forebay_base::kernel::ATTENTION_LOGARITHM_LARGE;
 
 use super::super::View;
 use super::super::accumulators::{Accumulators, largest};
@@ -31,7 +33,10 @@ impl Running {
 pub(super) unsafe fn run(launch: &Launch, y: &View, logarithms: &View) -> Result<(), String> {
     let sizes = launch.sizes;
     let heads = [sizes.batch, sizes.heads, sizes.rows];
-    require_sizes(&[(y, &[heads.as_slice(), &[sizes.v_size]].concat()), (logarithms, &heads)])?;
+    require_sizes(&[
+        (y, &[heads.as_slice(), &[sizes.v_size]].concat()),
+        (logarithms, &[heads.as_slice(), &[2]].concat()),
+    ])?;
     let (y, logarithms) = (Pointer::<f32>::of(y), Pointer::<f32>::of(logarithms));
     let blocks = sizes.rows.div_ceil(ROWS);
     for_each(sizes.batch * sizes.heads * blocks, |task| {
@@ -40,7 +45,7 @@ pub(super) unsafe fn run(launch: &Launch, y: &View, logarithms: &View) -> Result
         // SAFETY: every task writes different rows.
         let (y, logarithms) = unsafe {
             let first = head * sizes.rows + row;
-            (y.slice_mut(first * sizes.v_size, rows * sizes.v_size), logarithms.slice_mut(first, rows))
+            (y.slice_mut(first * sizes.v_size, rows * sizes.v_size), logarithms.slice_mut(2 * first, 2 * rows))
         };
         // SAFETY: the caller's promises.
         with_buffer(ROWS * KEYS, |scores| unsafe { block_of_rows(launch, head, row, scores, y, logarithms) });
@@ -58,7 +63,7 @@ unsafe fn block_of_rows(
     y: &mut [f32],
     logarithms: &mut [f32],
 ) {
-    let (sizes, rows) = (&launch.sizes, logarithms.len());
+    let (sizes, rows) = (&launch.sizes, logarithms.len() / 2);
     let (batch, own) = (head / sizes.heads, head % sizes.heads);
     let mut running = [Running { largest: f32::NEG_INFINITY, sum: 0.0 }; ROWS];
     y.fill(0.0);
@@ -83,15 +88,27 @@ unsafe fn block_of_rows(
             multiply_few((rows, sizes.v_size, block.keys), p, v, y, 1.0, true);
         }
     }
-    for ((y, logarithm), running) in y.chunks_exact_mut(sizes.v_size).zip(logarithms).zip(&running) {
+    for ((y, logarithm), running) in y.chunks_exact_mut(sizes.v_size).zip(logarithms.chunks_exact_mut(2)).zip(&running)
+    {
         if running.sum == 0.0 {
             // The row saw no key, so its result stays 0. The exponentials of its scores are 0 with any logarithm, also in the gradient.
-            *logarithm = 0.0;
+            logarithm.fill(0.0);
             continue;
         }
         let sum = running.sum as f32;
         wide(|| y.iter_mut().for_each(|y| *y /= sum));
-        *logarithm = (f64::from(running.shift()) + running.sum.logarithm()) as f32;
+        logarithm.copy_from_slice(&in_parts(f64::from(running.shift()), running.sum.logarithm()));
+    }
+}
+
+/// shift + more, rounded, and what rounding left of it if it is large. Where masks are large negative numbers instead of minus infinity and a
+/// row sees nothing else, its largest score is so large that it absorbs the logarithm of the sum, which the gradient needs.
+fn in_parts(shift: f64, more: f64) -> [f32; 2] {
+    let rounded = (shift + more) as f32;
+    match rounded.abs() >= ATTENTION_LOGARITHM_LARGE {
+        // Even float64 cannot hold the sum of the largest numbers of float32 and a logarithm.
+        true => [rounded, (shift - f64::from(rounded) + more) as f32],
+        false => [rounded, 0.0],
     }
 }
 

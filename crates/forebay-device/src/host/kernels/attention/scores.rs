@@ -89,3 +89,11 @@ pub(super) fn exponentials(line: &mut [f32], shift: f32) {
         *score = (*score - shift).exponential();
     }
 }
+
+/// line = exp(line - logarithm - rest), which is exact in the first difference if the logarithm is large.
+#[inline(always)]
+pub(super) fn to_probabilities(line: &mut [f32], logarithm: f32, rest: f32) {
+    for score in line {
+        *score = (*score - logarithm - rest).exponential();
+    }
+}

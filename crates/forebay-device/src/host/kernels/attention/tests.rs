@@ -81,12 +81,13 @@ fn check(sizes: Sizes, options: AttentionOptions, mask: Option<(forebay_base::Da
     };
     let mut reads = vec![&q, &k, &v];
     reads.extend(&mask_tensor);
-    let logarithms_desc = desc(Float32, &y_sizes[..3]);
+    let logarithms_desc = desc(Float32, &[&y_sizes[..3], &[2]].concat());
     let outputs = run(&Kernel::Attention(options), &reads, &[desc(Float32, &y_sizes), logarithms_desc]);
     let name = format!("{options:?}");
     let values = [q.values(), k.values(), v.values()];
     let [expected, logarithms] = reference(&sizes, options, [&values[0], &values[1], &values[2]], &mask_of);
     assert_close(&outputs[0].values(), &expected, 1e-5, &name);
+    let logarithms: Vec<f64> = logarithms.iter().flat_map(|&logarithm| [logarithm, 0.0]).collect();
     assert_close(&outputs[1].values(), &logarithms, 1e-5, &name);
     let mut reads = vec![&dy, &q, &k, &v, &outputs[0], &outputs[1]];
     reads.extend(&mask_tensor);
@@ -162,19 +163,19 @@ fn large_scores_do_not_overflow() {
     let (q, k) =
         (Tensor::new(&desc(Float32, &[1, 1, 1, 1]), &[2.0]), Tensor::new(&desc(Float32, &[1, 1, 600, 1]), &keys));
     let options = AttentionOptions { scale: 1.0, ..OPTIONS };
-    let writes = [desc(Float32, &[1, 1, 1, 1]), desc(Float32, &[1, 1, 1])];
+    let writes = [desc(Float32, &[1, 1, 1, 1]), desc(Float32, &[1, 1, 1, 2])];
     let outputs = run(&Kernel::Attention(options), &[&q, &k, &k], &writes);
     let exponentials: Vec<f64> = keys.iter().map(|key| (2.0 * (key - 299.5)).exp()).collect();
     let sum: f64 = exponentials.iter().sum();
     assert_close(&outputs[0].values(), &[dot(&exponentials, &keys) / sum], 1e-6, "y");
-    assert_close(&outputs[1].values(), &[599.0 + sum.ln()], 1e-6, "logarithm");
+    assert_close(&outputs[1].values(), &[599.0 + sum.ln(), 0.0], 1e-6, "logarithm");
 }
 
 #[test]
 fn a_row_that_sees_nothing_is_zero_and_has_no_gradient() {
     let q = Tensor::new(&desc(Float32, &[1, 1, 2, 1]), &[1.0, 2.0]);
     let mask = Tensor::new(&desc(Bool, &[1, 1, 2, 2]), &[0.0, 0.0, 1.0, 0.0]);
-    let writes = [desc(Float32, &[1, 1, 2, 1]), desc(Float32, &[1, 1, 2])];
+    let writes = [desc(Float32, &[1, 1, 2, 1]), desc(Float32, &[1, 1, 2, 2])];
     let outputs = run(&Kernel::Attention(OPTIONS), &[&q, &q, &q, &mask], &writes);
     assert_eq!((outputs[0].values(), outputs[1].values()[0]), (vec![0.0, 1.0], 0.0));
     let gradient = Kernel::AttentionGradient(OPTIONS);
@@ -186,20 +187,41 @@ fn a_row_that_sees_nothing_is_zero_and_has_no_gradient() {
     assert!(gradients.iter().all(|gradient| gradient.values().iter().all(|value| value.is_finite())));
 }
 
+/// Large negative numbers in a mask absorb the scores: a row that sees nothing else weights all of its largest scores equally.
+#[test]
+fn the_gradient_of_a_row_under_large_negative_masks_has_its_probabilities() {
+    for large in [f64::from(f32::MIN), -1e9, -20000.0] {
+        let q = Tensor::new(&desc(Float32, &[1, 1, 1, 1]), &[1.0]);
+        let k = Tensor::new(&desc(Float32, &[1, 1, 4, 1]), &[1e-5; 4]);
+        let v = Tensor::new(&desc(Float32, &[1, 1, 4, 1]), &[1.0, 2.0, 3.0, 4.0]);
+        let mask = Tensor::new(&desc(Float32, &[1, 1, 1, 4]), &[large, large, large, f64::NEG_INFINITY]);
+        let writes = [desc(Float32, &[1, 1, 1, 1]), desc(Float32, &[1, 1, 1, 2])];
+        let outputs = run(&Kernel::Attention(OPTIONS), &[&q, &k, &v, &mask], &writes);
+        assert_close(&outputs[0].values(), &[2.0], 1e-5, "y");
+        let dy = Tensor::new(&desc(Float32, &[1, 1, 1, 1]), &[3.0]);
+        let reads = [&dy, &q, &k, &v, &outputs[0], &outputs[1], &mask];
+        let of_keys = desc(Float32, &[1, 1, 4, 1]);
+        let gradients =
+            run(&Kernel::AttentionGradient(OPTIONS), &reads, &[writes[0].clone(), of_keys.clone(), of_keys]);
+        assert_close(&gradients[1].values(), &[-0.4, 0.0, 0.4, 0.0], 1e-5, &format!("dk under {large}"));
+        assert_close(&gradients[2].values(), &[1.0, 1.0, 1.0, 0.0], 1e-5, &format!("dv under {large}"));
+    }
+}
+
 #[test]
 fn operands_that_do_not_fit_are_refused() {
     let of = |sizes: &[u64]| Tensor::unwritten(&desc(Float32, sizes));
     let (q, k, other) = (of(&[1, 3, 4, 2]), of(&[1, 2, 5, 2]), of(&[1, 1, 5, 2]));
-    let writes = [desc(Float32, &[1, 3, 4, 2]), desc(Float32, &[1, 3, 4])];
+    let writes = [desc(Float32, &[1, 3, 4, 2]), desc(Float32, &[1, 3, 4, 2])];
     let kernel = Kernel::Attention(OPTIONS);
     assert!(refusal(&kernel, &[&q, &k, &k], &writes).contains("do not match"), "heads do not divide");
     assert!(refusal(&kernel, &[&q, &other, &k], &writes).contains("do not match"));
     assert!(refusal(&kernel, &[&q, &other, &other, &of(&[1, 1, 4, 4])], &writes).contains("mask"));
     assert!(
-        refusal(&kernel, &[&q, &other, &other], &[desc(Float32, &[1, 3, 4, 3]), desc(Float32, &[1, 3, 4])])
+        refusal(&kernel, &[&q, &other, &other], &[desc(Float32, &[1, 3, 4, 3]), desc(Float32, &[1, 3, 4, 2])])
             .contains("sizes")
     );
     let large = of(&[1, 1, 1, 257]);
-    let writes = [desc(Float32, &[1, 1, 1, 257]), desc(Float32, &[1, 1, 1])];
+    let writes = [desc(Float32, &[1, 1, 1, 257]), desc(Float32, &[1, 1, 1, 2])];
     assert!(refusal(&kernel, &[&large, &large, &large], &writes).contains("256"));
 }
