@@ -95,6 +95,7 @@ pub const FAMILIES: &[&[Operator]] = &[
     microsoft::experts::ROWS,
     microsoft::quantized::ROWS,
     microsoft::recurrent::ROWS,
+    microsoft::rotary::ROWS,
     normalization::ROWS,
     ordering::ROWS,
     quantized::ROWS,

@@ -8,8 +8,8 @@ use super::super::attention::within_lengths;
 use super::super::decomposition::{Composer, Decomposition, Part, composed};
 use super::super::integer::{Factor, real_product, scale as integer_scale};
 use super::super::matrix::product_of;
-use super::super::rotary::{Rotation, at_positions, rotated};
-use super::super::shapes::{product, size};
+use super::super::rotary::{Rotation, at_positions, beside_heads, rotated};
+use super::super::shapes::{broadcast_shapes, product, size};
 use crate::error::ModelError;
 use crate::graph::{MICROSOFT, TensorType};
 use crate::operator::{NodeView, Operator};
@@ -352,15 +352,12 @@ impl Cache {
 fn group_query_attention(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (heads, groups) = (heads_of(&view, "num_heads")?, heads_of(&view, "kv_num_heads")?);
-    if view.int("smooth_softmax", 0)? > 0 || view.has_input(11) {
-        return Err(view.error("attribute smooth_softmax and input head_sink are not supported"));
-    }
     if view.int("causal", 1)? == 0 || view.int("sliding_window_cache", 0)? != 0 {
         return Err(view.error("attributes causal = 0 and sliding_window_cache are not supported"));
     }
-    if (12..16).any(|i| view.has_input(i)) {
-        let reason =
-            "inputs 12 to 15 (scales of a quantized cache, weights that normalize queries and keys) are not supported";
+    if (12..17).any(|i| view.has_input(i)) {
+        let reason = "inputs 12 to 16 (scales of a quantized cache, weights that normalize queries and keys, lengths of \
+                      padded queries) are not supported";
         return Err(view.error(reason));
     }
     let wanted = match (view.node.outputs.get(3), view.int("qk_output", 0)?) {
@@ -373,6 +370,11 @@ fn group_query_attention(view: NodeView) -> Result<Decomposition, ModelError> {
             );
         }
     };
+    let sinks = sinks(&mut c, heads)?;
+    if sinks.is_some() && wanted.is_some() {
+        let reason = "output 3 (output_qk) is not supported together with smooth_softmax or input 11 (head_sink)";
+        return Err(view.error(reason));
+    }
     let query = c.input(0)?;
     let parts = if view.has_input(1) {
         [query, c.input(1)?, c.input(2)?]
@@ -433,7 +435,7 @@ fn group_query_attention(view: NodeView) -> Result<Decomposition, ModelError> {
         masks.push(c.binary(BinaryOp::Greater, &reach, &row)?);
     }
     let added = if view.has_input(10) { Some(c.input(10)?) } else { None };
-    let attending = Attending {
+    let mut attending = Attending {
         scale: scale_of(&view, queries.ty.shape[3])?,
         queries,
         keys: seen_keys,
@@ -445,9 +447,63 @@ fn group_query_attention(view: NodeView) -> Result<Decomposition, ModelError> {
         wanted,
         in_double: false,
     };
+    if let Some(sinks) = sinks {
+        attending = with_sinks(&mut c, attending, &sinks)?;
+    }
     let attended = attend(&mut c, attending)?;
     let y = join_heads(&mut c, &attended.y)?;
     c.finish_all(outputs(y, [keys, values], attended))
+}
+
+/// What the exponential of each head adds to the sums of its softmax: [1, heads, 1, 1].
+fn sinks(c: &mut Composer, heads: u64) -> Result<Option<Part>, ModelError> {
+    let shape = [1, heads, 1, 1];
+    if c.view.has_input(11) {
+        let sinks = c.input(11)?;
+        if sinks.ty.shape != [heads] {
+            return Err(c.view.error(format!("input 11 (head_sink) must be [{heads}], not {}", sinks.ty)));
+        }
+        let sinks = c.cast(&sinks, DataType::Float32);
+        return c.reshape(&sinks, &shape).map(Some);
+    }
+    let is_smooth = c.view.int("smooth_softmax", 0)? > 0;
+    Ok(is_smooth.then(|| c.kernel(Kernel::Fill { value: 0.0 }, &[], TensorType::new(DataType::Float32, &shape))))
+}
+
+/// Attention with one more key, which comes first and which every row sees. Its score is the sink, and its value is 0.
+fn with_sinks(c: &mut Composer, own: Attending, sinks: &Part) -> Result<Attending, ModelError> {
+    let zero_first = |c: &mut Composer, x: &Part| {
+        let mut ty = x.ty.clone();
+        ty.shape[2] = 1;
+        let zero = c.kernel(Kernel::Fill { value: 0.0 }, &[], ty);
+        c.concatenate(&[&zero, x], 2)
+    };
+    let (keys, values) = (zero_first(c, &own.keys)?, zero_first(c, &own.values)?);
+    let count = own.keys.ty.shape[2];
+    let (bias, sinks) = match own.bias {
+        None => {
+            let ty = TensorType::new(DataType::Float32, &[1, sinks.ty.shape[1], 1, count]);
+            (c.kernel(Kernel::Fill { value: 0.0 }, &[], ty), sinks.clone())
+        }
+        Some(bias) => {
+            let bias = c.cast(&bias, DataType::Float32);
+            let mut shape = broadcast_shapes(&c.view, &bias.ty.shape, &[1, sinks.ty.shape[1], 1, count])?;
+            let bias = c.expand(&bias, &shape)?;
+            shape[3] = 1;
+            (bias, c.expand(sinks, &shape)?)
+        }
+    };
+    let seen = numbers(c, 0, 1, 3)?;
+    let mut masks = Vec::with_capacity(own.masks.len());
+    for mask in &own.masks {
+        let shape = &mask.ty.shape;
+        let seen = c.expand(&seen, &[shape[0], shape[1], shape[2], 1])?;
+        let seen = c.binary(BinaryOp::Equal, &seen, &seen)?;
+        masks.push(c.concatenate(&[&seen, mask], 3)?);
+    }
+    let causal = own.causal.map(|more| more.saturating_add(1));
+    let bias = Some(c.concatenate(&[&sinks, &bias], 3)?);
+    Ok(Attending { keys, values, bias, masks, causal, ..own })
 }
 
 /// The angles of the new positions, which follow the past ones unless they are given.
@@ -475,7 +531,7 @@ fn rotation(c: &mut Composer, cache: &Cache, length: u64) -> Result<Rotation, Mo
                 c.reshape(&rows, &shape)?
             }
         };
-        angles.push(super::beside_heads(c, &rows, true)?);
+        angles.push(beside_heads(c, &rows, true)?);
     }
     let angles = <[Part; 2]>::try_from(angles).map_err(|_| view.error("expected exactly cosines and sines"))?;
     Ok(Rotation { angles, interleaved: view.int("rotary_interleaved", 0)? != 0 })

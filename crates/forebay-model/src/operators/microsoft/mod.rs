@@ -6,16 +6,15 @@ pub mod embedding;
 pub mod experts;
 pub mod quantized;
 pub mod recurrent;
+pub mod rotary;
 
 use forebay_base::kernel::{BinaryOp, UnaryOp};
 
 use super::activation::{SELU, above, scaled_elu, softsign_of};
-use super::attend::numbers;
 use super::convolution::correlated;
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::matrix::{general_product, product_of};
 use super::normalization::{layer_normalized, root_mean_square_normalized};
-use super::rotary::{Rotation, at_positions, beside_heads, rotated, with_heads};
 use crate::error::ModelError;
 use crate::graph::{Attribute, MICROSOFT};
 use crate::operator::{NodeView, Operator};
@@ -29,10 +28,11 @@ pub const ROWS: &[Operator] = &[
     composed!(MICROSOFT, "FusedMatMul", fused_product),
     composed!(MICROSOFT, "Gelu", gelu),
     composed!(MICROSOFT, "QuickGelu", quick_gelu),
-    composed!(MICROSOFT, "RotaryEmbedding", rotary_embedding),
     composed!(MICROSOFT, "SimplifiedLayerNormalization", simplified_normalization),
     composed!(MICROSOFT, "SkipLayerNormalization", skip_normalization),
     composed!(MICROSOFT, "SkipSimplifiedLayerNormalization", skip_simplified_normalization),
+    // The former name of FusedMatMul.
+    composed!(MICROSOFT, "TransposeMatMul", fused_product),
     // ONNX Runtime also writes this one without a domain.
     composed!("SimplifiedLayerNormalization", simplified_normalization),
 ];
@@ -203,49 +203,4 @@ fn skip_simplified_normalization(view: NodeView) -> Result<Decomposition, ModelE
         false => root.clone(),
     };
     c.finish_all(vec![y, root, inverse, sum])
-}
-
-/// The inputs are in a different order from ONNX's, and the positions can be a single number: the first position.
-fn rotary_embedding(view: NodeView) -> Result<Decomposition, ModelError> {
-    let mut c = Composer::new(view);
-    let (input, positions) = (c.input(0)?, c.input(1)?);
-    let (cosine, sine) = (c.input(2)?, c.input(3)?);
-    if view.int("is_packed_batching", 0)? != 0 {
-        return Err(view.error("attribute is_packed_batching is not supported; keep batches separate"));
-    }
-    let turned = view.int("rotary_embedding_dim", 0)?;
-    let heads = match (view.int("num_heads", 0)?, input.ty.shape.as_slice()) {
-        // Without a number of heads, their size follows from the angles.
-        (0, &[_, _, hidden]) => {
-            let pairs = cosine.ty.shape.last().copied().unwrap_or(0);
-            hidden.checked_div(pairs.saturating_mul(2)).unwrap_or(0) as i64
-        }
-        (heads, _) => heads,
-    };
-    let (x, heads_first) = with_heads(&mut c, &input, heads)?;
-    let length = x.ty.shape[if heads_first { 2 } else { 1 }];
-    let positions = match positions.ty.count() {
-        1 if length != 1 || x.ty.shape[0] != 1 => {
-            let offsets = numbers(&mut c, 0, length, 3)?;
-            let offsets = c.reshape(&offsets, &[1, length])?;
-            let first = c.reshape(&positions, &[1, 1])?;
-            let first = c.cast(&first, forebay_base::DataType::Int64);
-            let all = c.binary(BinaryOp::Add, &offsets, &first)?;
-            c.expand(&all, &[x.ty.shape[0], length])?
-        }
-        _ => c.reshape(&positions, &[x.ty.shape[0], length])?,
-    };
-    let cosine = at_positions(&mut c, &cosine, &positions)?;
-    let sine = at_positions(&mut c, &sine, &positions)?;
-    if turned != 0 && cosine.ty.shape.last().map(|&pairs| pairs as i64 * 2) != Some(turned) {
-        return Err(view.error(format!("angles {} cannot rotate {turned} elements", cosine.ty)));
-    }
-    let angles = [beside_heads(&mut c, &cosine, heads_first)?, beside_heads(&mut c, &sine, heads_first)?];
-    let mut y = rotated(&mut c, &x, &Rotation { angles, interleaved: view.int("interleaved", 0)? != 0 })?;
-    let scale = view.float("scale", 1.0)?;
-    if scale != 1.0 {
-        y = c.affine(&y, scale, 0.0)?;
-    }
-    let y = c.reshape(&y, &input.ty.shape)?;
-    c.finish(y)
 }

@@ -1,7 +1,7 @@
 //! Products with weights of a few bits, which are widened when they are used.
 
-use forebay_base::DataType;
 use forebay_base::kernel::{BinaryOp, UnaryOp};
+use forebay_base::{DataType, Kernel};
 
 use super::super::decomposition::{Composer, Decomposition, Part, composed};
 use super::super::indices::repeated;
@@ -9,12 +9,13 @@ use super::super::matrix::product_of;
 use super::super::selection::gathered;
 use super::super::shapes::{product, size};
 use crate::error::ModelError;
-use crate::graph::MICROSOFT;
+use crate::graph::{MICROSOFT, TensorType};
 use crate::operator::{NodeView, Operator};
 
 /// The rows of this family.
 pub const ROWS: &[Operator] = &[
     composed!(MICROSOFT, "GatherBlockQuantized", gathered_blocks),
+    composed!(MICROSOFT, "MatMulBnb4", product_of_codes),
     composed!(MICROSOFT, "MatMulNBits", product_of_bits),
 ];
 
@@ -101,6 +102,12 @@ fn product_of_bits(view: NodeView) -> Result<Decomposition, ModelError> {
     if ![2, 4, 8].contains(&bits) {
         return Err(view.error(format!("attribute bits must be 2, 4 or 8, not {bits}")));
     }
+    let layout = view.int("weight_prepacked", 0)?;
+    if layout != 0 {
+        let reason =
+            format!("weights packed for one processor (attribute weight_prepacked = {layout}) are not supported");
+        return Err(view.error(reason));
+    }
     if view.has_input(4) {
         return Err(view.error("input g_idx (weights in another order) is not supported; quantize without it"));
     }
@@ -139,6 +146,80 @@ fn product_of_bits(view: NodeView) -> Result<Decomposition, ModelError> {
         let bias = c.input(5)?;
         y = c.binary(BinaryOp::Add, &y, &bias)?;
     }
+    c.finish(y)
+}
+
+/// The numbers that 4-bit codes stand for, as bitsandbytes defines them: FP4, and NF4, whose numbers are quantiles of a normal distribution.
+const CODES: [[f64; 16]; 2] = {
+    let [a, b, c, d, e, f, g] = [0.005_208_333_333, 0.666_666_67, 1.0, 0.333_333_33, 0.5, 0.166_666_67, 0.25];
+    [
+        [0.0, a, b, c, d, e, f, g, 0.0, -a, -b, -c, -d, -e, -f, -g],
+        [
+            -1.0,
+            -0.696_192_800_998_687_7,
+            -0.525_073_051_452_636_7,
+            -0.394_917_488_098_144_53,
+            -0.284_441_381_692_886_35,
+            -0.184_773_430_228_233_34,
+            -0.091_050_036_251_544_95,
+            0.0,
+            0.079_580_299_556_255_34,
+            0.160_930_201_411_247_25,
+            0.246_112_301_945_686_34,
+            0.337_915_241_718_292_24,
+            0.440_709_829_330_444_34,
+            0.562_617_003_917_694_1,
+            0.722_956_836_223_602_3,
+            1.0,
+        ],
+    ]
+};
+
+/// a b^T, or a b without transB, where b[n, k] is given in flat blocks: the number of a 4-bit code times the block's scale. The upper half
+/// of a byte comes first.
+fn product_of_codes(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let attribute = |name: &str| size(&view, &format!("attribute {name}"), view.int(name, 0)?);
+    let (k, n, block) = (attribute("K")?, attribute("N")?, attribute("block_size")?);
+    let kind = view.int("quant_type", 0)?;
+    let Some(codes) = usize::try_from(kind).ok().and_then(|kind| CODES.get(kind)) else {
+        return Err(view.error(format!("attribute quant_type must be 0 (FP4) or 1 (NF4), not {kind}")));
+    };
+    let (a, packed, scales) = (c.input(0)?, c.input(1)?, c.input(2)?);
+    let count = product(&view, &[n, k])?;
+    let is_packed = packed.ty.data_type == DataType::UInt8 && packed.ty.count() == count.div_ceil(2);
+    if block == 0 || !is_packed || scales.ty.count() != count.div_ceil(block) {
+        let reason = format!(
+            "codes {} and scales {} do not match {n} x {k} elements (N, K) in blocks of {block}",
+            packed.ty, scales.ty
+        );
+        return Err(view.error(reason));
+    }
+    let bytes = packed.ty.count();
+    let halves = unpacked(&mut c, &packed, bytes, 2, 4)?;
+    let (low, high) = (c.slice(&halves, 1, 0, 1)?, c.slice(&halves, 1, 1, 1)?);
+    let codes_of = c.concatenate(&[&high, &low], 1)?;
+    let codes_of = c.cast(&codes_of, DataType::Int32);
+    let codes_of = c.reshape(&codes_of, &[product(&view, &[bytes, 2])?])?;
+    let codes_of = c.slice(&codes_of, 0, 0, count)?;
+    let table = c.floats(DataType::Float32, &[16], codes)?;
+    let numbers = gathered(&mut c, &table, &codes_of, 0)?;
+    // The last block can be shorter than the others.
+    let blocks = scales.ty.count();
+    let whole = product(&view, &[blocks, block])?;
+    let rest = TensorType::new(DataType::Float32, &[whole - count]);
+    let rest = c.kernel(Kernel::Fill { value: 0.0 }, &[], rest);
+    let numbers = c.concatenate(&[&numbers, &rest], 0)?;
+    let numbers = c.reshape(&numbers, &[blocks, block])?;
+    let scales = c.reshape(&scales, &[blocks, 1])?;
+    let scales = c.cast(&scales, DataType::Float32);
+    let weights = c.binary(BinaryOp::Multiply, &numbers, &scales)?;
+    let weights = c.reshape(&weights, &[whole])?;
+    let weights = c.slice(&weights, 0, 0, count)?;
+    let weights = c.reshape(&weights, &[n, k])?;
+    let weights = c.cast(&weights, a.ty.data_type);
+    let is_transposed = view.int("transB", 1)? != 0;
+    let y = product_of(&mut c, &a, &weights, [false, is_transposed], 1.0)?;
     c.finish(y)
 }
 

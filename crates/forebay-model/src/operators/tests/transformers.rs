@@ -155,8 +155,25 @@ fn of_microsoft(op_type: &str) -> Option<Vec<Sample>> {
                 (1, with(inputs(), vec![fed(&[1, 3, 3, 3])]), attributes, 1),
             ]
         }
+        "MRotaryEmbedding" => {
+            let angles = || vec![fed(&[9, 3]), fed(&[9, 3])];
+            let positions = || Input::Fed(Int64, vec![3, 2, 4]);
+            let sections = || list("mrope_section", &[1, 1, 1]);
+            vec![
+                (1, with(vec![fed(&[2, 4, 12]), positions()], angles()), vec![sections()], 1),
+                (
+                    1,
+                    with(vec![fed(&[2, 2, 4, 8]), positions()], angles()),
+                    vec![sections(), int("mrope_layout", 1), int("interleaved", 1)],
+                    1,
+                ),
+            ]
+        }
         "FusedGemm" => {
             vec![(1, vec![fed(&[2, 3]), fed(&[3, 4]), fed(&[4])], vec![text("activation", "Tanh")], 1)]
+        }
+        "TransposeMatMul" => {
+            vec![(1, vec![fed(&[5, 3, 2]), fed(&[5, 4, 3])], vec![int("transA", 1), int("transB", 1)], 1)]
         }
         "FusedMatMul" => vec![
             (
@@ -276,6 +293,26 @@ fn of_microsoft(op_type: &str) -> Option<Vec<Sample>> {
                     [attributes(), vec![int("do_rotary", 1)]].concat(),
                     3,
                 ),
+                // Sinks, with masks and a bias.
+                (
+                    1,
+                    vec![
+                        fed(&[2, 3, 16]),
+                        fed(&[2, 3, 8]),
+                        fed(&[2, 3, 8]),
+                        Input::Absent,
+                        Input::Absent,
+                        Input::Fed(Int32, vec![2]),
+                        total(3),
+                        Input::Absent,
+                        Input::Absent,
+                        Input::Absent,
+                        fed(&[1, 4, 3, 3]),
+                        fed(&[4]),
+                    ],
+                    [attributes(), vec![int("local_window_size", 2), float("softcap", 3.0)]].concat(),
+                    3,
+                ),
                 // Sequences with a new key each, in a cache that grows or has room.
                 one_new(2, 3),
                 one_new(7, 3),
@@ -293,6 +330,14 @@ fn of_microsoft(op_type: &str) -> Option<Vec<Sample>> {
                     attributes(8),
                     1,
                 ),
+            ]
+        }
+        "MatMulBnb4" => {
+            let attributes =
+                |kind: i64| vec![int("K", 20), int("N", 6), int("block_size", 16), int("quant_type", kind)];
+            vec![
+                (1, vec![fed(&[2, 3, 20]), bytes(&[60]), fed(&[8])], attributes(0), 1),
+                (1, vec![fed(&[3, 6]), bytes(&[60]), fed(&[8])], [attributes(1), vec![int("transB", 0)]].concat(), 1),
             ]
         }
         "GatherBlockQuantized" => vec![

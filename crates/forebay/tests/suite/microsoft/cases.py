@@ -99,6 +99,14 @@ case("rotary_interleaved", "RotaryEmbedding", [x, positions, *tables], interleav
 case("rotary_heads", "RotaryEmbedding", [values(2, 2, 3, 4), np.array([7], np.int64), *tables])
 case("rotary_partial", "RotaryEmbedding", [values(2, 3, 12), positions, *tables], num_heads=2, rotary_embedding_dim=4)
 
+streams = RANDOM.integers(0, 16, (3, 2, 4))
+turns = RANDOM.uniform(-3, 3, (16, 8)).astype(np.float32)
+turns = [np.cos(turns), np.sin(turns)]
+sections = {"mrope_section": [4, 2, 2]}
+case("rotary_streams", "MRotaryEmbedding", [values(2, 4, 32), streams, *turns], **sections)
+case("rotary_streams_partial", "MRotaryEmbedding", [values(2, 3, 4, 20), streams, *turns], num_heads=3, rotary_embedding_dim=16, **sections)
+case("rotary_streams_in_turn", "MRotaryEmbedding", [values(2, 4, 32), streams, *turns], mrope_layout=1, **sections)
+
 q, k, v = values(2, 3, 8), values(2, 5, 8), values(2, 5, 8)
 heads = {"num_heads": 2}
 past = [values(2, 2, 4, 4), values(2, 2, 4, 4)]
@@ -149,6 +157,12 @@ case("bits_4_zeros", "MatMulNBits", [values(3, 40), packed(6, 3, 8), Constant(va
 case("bits_2", "MatMulNBits", [values(3, 40), packed(6, 3, 4), Constant(values(6, 3))], bits=2, **bits)
 case("bits_2_zeros", "MatMulNBits", [values(3, 40), packed(6, 3, 4), Constant(values(6, 3)), packed(6, 1)], bits=2, **bits)
 case("bits_8", "MatMulNBits", [values(3, 40), packed(6, 3, 16), Constant(values(6, 3))], bits=8, **bits)
+codes = {"K": 40, "N": 6, "block_size": 16}
+for kind, name in enumerate(["fp4", "nf4"]):
+    case(f"codes_{name}", "MatMulBnb4", [values(2, 3, 40), packed(120), Constant(values(15))], quant_type=kind, **codes)
+# The last block has fewer elements, and the last byte holds one.
+odd = {"K": 5, "N": 7, "block_size": 16}
+case("codes_odd", "MatMulBnb4", [values(3, 5), packed(18), Constant(values(3))], quant_type=1, **odd)
 case("bits_4_bias", "MatMulNBits", [values(3, 40), packed(6, 3, 8), Constant(values(6, 3)), None, None, values(6)], bits=4, **bits)
 
 
@@ -287,6 +301,16 @@ past = [values(2, 2, 4, 16), values(2, 2, 4, 16)]
 last, total = Constant(np.array([4, 4], np.int32)), Constant(np.array(5, np.int32))
 case("gqa_scores", "GroupQueryAttention", [*new, *past, last, total, *tables], scores, do_rotary=1, softcap=2.0, qk_output=1, **groups)
 case("gqa_probabilities", "GroupQueryAttention", [*new, *past, last, total], scores, local_window_size=2, qk_output=2, **groups)
+
+# Each head's sink takes a part of every row's probability.
+new = [values(2, 3, 64), values(2, 3, 32), values(2, 3, 32)]
+last, total = Constant(np.array([2, 2], np.int32)), Constant(np.array(3, np.int32))
+prompt = [*new, None, None, last, total, *tables, None, None]
+case("gqa_sinks", "GroupQueryAttention", [*prompt, values(4)], outputs, do_rotary=1, local_window_size=2, **groups)
+case("gqa_smooth", "GroupQueryAttention", prompt, outputs, do_rotary=1, smooth_softmax=1, **groups)
+last, total = Constant(np.array([4, 2], np.int32)), Constant(np.array(5, np.int32))
+bias = values(1, 4, 1, 5)
+case("gqa_sinks_past", "GroupQueryAttention", [*one, *past, last, total, *tables, None, bias, values(4)], outputs, do_rotary=1, **groups)
 
 
 # The scores of distances, as in T5.
