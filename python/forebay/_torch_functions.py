@@ -213,6 +213,52 @@ def _search(
     return is_before.sum(-1).to(torch.int32 if out_int32 else torch.int64)
 
 
+def _index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+    """The exporter keeps only the last of the values that are added at the same place."""
+    if not accumulate or not all(isinstance(each, torch.Tensor) and not each.is_floating_point() and each.dtype != torch.bool for each in indices):
+        return input.index_put(indices, values, accumulate)
+    axes = len(indices)
+    places: Any = 0
+    for axis, each in enumerate(_untyped.broadcast_tensors(*indices)):
+        size = input.shape[axis]
+        places = places * size + torch.where(each < 0, each + size, each)
+    # Rows are those of the indexed axes, columns those of the others.
+    rows = input.flatten(0, axes - 1) if axes > 1 else input
+    rows = rows.flatten(1) if input.dim() > axes else rows.unsqueeze(1)
+    added = values.to(input.dtype).expand(*places.shape, *input.shape[axes:])
+    added = added.reshape(*places.reshape(-1).shape, *rows.shape[1:])
+    return rows.scatter_add(0, places.reshape(-1, 1).expand_as(added), added).reshape(input.shape)
+
+
+def _index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
+    """The exporter keeps only the last of the values that are added at the same place."""
+    if input.dim() == 0:
+        return input.index_add(dim, index, source, alpha=alpha)
+    places = [1] * input.dim()
+    places[dim] = -1
+    scaled = source if alpha == 1 else source * alpha
+    return input.scatter_add(dim, index.to(torch.int64).reshape(places).expand_as(source), scaled)
+
+
+def _in_place(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that overwrites its first operand with its result."""
+
+    def changed(input: Any, *arguments: Any, **named: Any) -> Any:
+        return input.copy_(function(input, *arguments, **named))
+
+    return changed
+
+
+def _one_hot(tensor: Any, num_classes: int = -1) -> Any:
+    """The number of classes is not known before the largest one is computed."""
+    if num_classes == -1:
+        raise InvalidArgument(
+            "the module calls one_hot without a number of classes, so the size of the result depends on values; pass it, as in "
+            "torch.nn.functional.one_hot(x, num_classes=10)"
+        )
+    return _functional.one_hot(tensor, num_classes)
+
+
 def _count(input: Any, weights: Any = None, minlength: int = 0) -> Any:
     """The number of counts is not known before they are computed."""
     raise InvalidArgument(
@@ -246,6 +292,7 @@ EXPORTED: Dict[Any, Callable[..., Any]] = {
     _untyped.cdist: _all_distances,
     _functional.cross_entropy: _cross_entropy,
     _functional.gumbel_softmax: _gumbel_softmax,
+    _functional.one_hot: _one_hot,
     _untyped.scatter_reduce: _scatter_reduce,
     torch.Tensor.scatter_reduce: _scatter_reduce,
     _untyped.searchsorted: _search,
@@ -271,5 +318,9 @@ for _name, _function in (
     ("corrcoef", correlation),
     ("fmax", _extreme_number(True)),
     ("fmin", _extreme_number(False)),
+    ("index_put", _index_put),
+    ("index_add", _index_add),
 ):
     EXPORTED[getattr(torch, _name)] = EXPORTED[getattr(torch.Tensor, _name)] = _function
+EXPORTED[torch.Tensor.index_put_] = EXPORTED[_untyped.index_put_] = _in_place(_index_put)
+EXPORTED[torch.Tensor.index_add_] = _in_place(_index_add)

@@ -17,6 +17,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
+from ._torch_aliases import Aliases
 from ._torch_constants import Constants
 from ._torch_dropping import FUNCTIONS
 from ._torch_functions import EXPORTED, ended
@@ -125,6 +126,10 @@ class _Noting(TorchFunctionMode):
 class _Watch(_Noting):
     """Sees a module that is traced."""
 
+    def __init__(self, trains: bool, places: Places, states: States) -> None:
+        super().__init__(trains, places, states)
+        self._aliases = Aliases()
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
         named = kwargs or {}
         if not _untyped.jit.is_tracing():
@@ -146,6 +151,8 @@ class _Watch(_Noting):
         target = args[0] if args and isinstance(args[0], torch.Tensor) else None
         before = None if target is None else target._version
         for each in _tree.tree_leaves((args, named)):
+            if isinstance(each, torch.Tensor):
+                self._aliases.use(each)
             if isinstance(each, torch.Tensor) and _is_constant(each):
                 self._places.constants.note(each, lambda: place(frame_of_the_module()))
         given = _sources_of_gradients(func, args, named)
@@ -155,6 +162,11 @@ class _Watch(_Noting):
                 "nn.ModuleList), or call requires_grad_(False) if it is a constant"
             )
         result = run_following(func, args, named, self._states.target(func, args, named), self._states)
+        if target is not None and target._version != before and not self._states.sharing(target):
+            self._aliases.follow(target)
+        for each in _tree.tree_leaves(result):
+            if isinstance(each, torch.Tensor):
+                self._aliases.note(each)
         if given:
             found = [value for value in _tree.tree_leaves(result) if isinstance(value, torch.Tensor)]
             if target is not None and target._version != before and not any(value is target for value in found):

@@ -89,7 +89,7 @@ class States:
             if id(tensor) not in seen:
                 seen.add(id(tensor))
                 self._held[name] = _Held(slot, tensor, tensor._version)
-                place = _place(tensor)
+                place = place_of(tensor)
                 if place is not None:
                     self._places.setdefault(place, []).append(name)
         for name, buffer in module.named_buffers():
@@ -100,7 +100,7 @@ class States:
         given = named.get("out", args[0] if args and _changes_first(func) else None)
         if not isinstance(given, torch.Tensor):
             return None
-        names = self._places.get(_place(given) or 0, [])
+        names = self._places.get(place_of(given) or 0, [])
         for name in names:
             if name not in self._kept:
                 with torch.no_grad():
@@ -109,7 +109,7 @@ class States:
 
     def sharing(self, tensor: torch.Tensor) -> List[str]:
         """Returns the names of the parameters and buffers that share elements with a tensor."""
-        return self._places.get(_place(tensor) or 0, [])
+        return self._places.get(place_of(tensor) or 0, [])
 
     def note_statistics(self, *tensors: torch.Tensor) -> None:
         """Notes running statistics, which an export changes by itself."""
@@ -168,7 +168,7 @@ def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
 
 
-def _place(tensor: torch.Tensor) -> Optional[int]:
+def place_of(tensor: torch.Tensor) -> Optional[int]:
     """Returns a number of what holds a tensor's elements, or ``None`` if nothing does."""
     try:
         return int(tensor.untyped_storage().data_ptr()) or None
@@ -294,7 +294,7 @@ def _run_into(func: Any, args: Tuple[Any, ...], named: Dict[str, Any], out: torc
     new = result.to(out.dtype)
     with torch.no_grad():
         untraced(lambda: out.copy_(new))
-    _stand_for(out, new)
+    stand_for(out, new)
     return out
 
 
@@ -302,7 +302,7 @@ def _take_over(name: str, own: torch.Tensor, target: torch.Tensor) -> None:
     """Makes a parameter or buffer stand for its new elements after a change of ``target``, which has some of them."""
     is_like = own.dtype == target.dtype and traced(target) is not None
     if is_like and (own.data_ptr(), own.shape, own.stride()) == (target.data_ptr(), target.shape, target.stride()):
-        _stand_for(own, target)
+        stand_for(own, target)
     elif not is_like or not _put(own, target, target):
         raise refused([name], _UNKNOWN)
 
@@ -319,11 +319,11 @@ def _put(own: torch.Tensor, part: torch.Tensor, new: torch.Tensor) -> bool:
         return False
     with torch.no_grad():
         whole = own.reshape(-1).scatter(0, untraced(positions), new.reshape(-1))
-        _stand_for(own, whole.reshape(own.shape))
+        stand_for(own, whole.reshape(own.shape))
     return True
 
 
-def _stand_for(tensor: torch.Tensor, other: torch.Tensor) -> None:
+def stand_for(tensor: torch.Tensor, other: torch.Tensor) -> None:
     value = traced(other)
     if value is not None:
         _untyped._C._set_value_trace(tensor, value)
@@ -359,7 +359,7 @@ class Carried:
             _untyped._C._set_value_trace(before, value)
             self._before[name] = before
             # The exporter would take what a change in place makes of the first value for that value.
-            _stand_for(first, first.detach().clone())
+            stand_for(first, first.detach().clone())
             self._first[name] = traced(first).unique()
 
     def next(self) -> Tuple[torch.Tensor, ...]:
@@ -453,7 +453,7 @@ def _of_batches(layer: Any) -> Callable[[torch.Tensor], torch.Tensor]:
         y: torch.Tensor = _batch_norm(x, layer.running_mean, layer.running_var, layer.weight, layer.bias, True, 0.0, layer.eps)
         # Evaluation normalizes with the statistics that the layer has, so it keeps them.
         for state, value in updated:
-            _stand_for(state, value)
+            stand_for(state, value)
         return y
 
     return forward

@@ -126,6 +126,8 @@ class Trainer(_Trainer):
             decay = decay or "all"
         else:
             named = optimizer_named(optimizer, learning_rate)
+            # Before an export, whose errors are those of the module.
+            optimizer_given(named)
         export = Export(module, example_inputs, loss, example_labels)
         self._export = export
         patterns = [freeze] if isinstance(freeze, str) else list(freeze)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any, Callable, Dict, Tuple
 
 import pytest
@@ -107,6 +108,41 @@ def compare(module: Any, loss: Any, labels: Any) -> None:
 def test_functions_are_pytorchs(kind: str) -> None:
     torch.manual_seed(0)
     compare(Applied(FUNCTIONS[kind]), lambda result, labels: (result * labels.mean() - 0.3).square().mean(), SHARES)
+
+
+#: Rows and elements, several of which are the same.
+ROWS, COLUMNS = torch.tensor([0, 2, 2, -1]), torch.tensor([1, 3, 3, 0])
+#: What adds values at places that occur more than once.
+SUMS: Dict[str, Any] = {
+    "rows put": lambda x: torch.zeros_like(x).index_put((ROWS,), x[:4], accumulate=True),
+    "elements put": lambda x: torch.zeros_like(x).index_put((ROWS, COLUMNS), x[:4, 0], accumulate=True),
+    "elements put in place": lambda x: (x * 1).index_put_((ROWS[:, None], COLUMNS), x[:4, :4] * x[:1, :1], accumulate=True),
+    "one number": lambda x: (x * 1).index_put((ROWS,), x.sum(), accumulate=True),
+    "rows added": lambda x: (x * 1).index_add(0, ROWS % 5, x[:4] * x[:4], alpha=0.5),
+    "columns added in place": lambda x: torch.zeros_like(x).index_add_(1, COLUMNS, x[:, :4]),
+}
+
+
+@pytest.mark.parametrize("kind", SUMS)
+def test_values_added_at_the_same_place_are_all_added(kind: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(5, 6)
+    module = nn.Linear(6, 6)
+    module.forward = functools.partial(lambda own, x: SUMS[kind](functional.linear(x, own.weight, own.bias)), module)
+    theirs = copy.deepcopy(module)
+    theirs.forward = functools.partial(module.forward.func, theirs)
+    theirs(x).square().mean().backward()
+    report = forebay.torch.Trainer(module, x, nn.MSELoss(), forebay.SGD(0.1)).step(x, torch.zeros(5, 6), gradients=True)
+    assert report.loss == pytest.approx(float(theirs(x).square().mean().detach()), rel=1e-4)
+    assert report.gradients is not None
+    assert torch.allclose(torch.from_numpy(report.gradients["weight"]), theirs.weight.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_one_hot_needs_a_number_of_classes() -> None:
+    module = Applied(lambda x: x * functional.one_hot((x > 0).long()).sum())
+    for run in (lambda: forebay.torch.compile(module)(X), lambda: forebay.torch.Trainer(module, X, nn.MSELoss(), forebay.SGD(0.1))):
+        with pytest.raises(forebay.InvalidArgument, match="one_hot without a number of classes, .* num_classes=10"):
+            run()
 
 
 def test_counts_are_refused() -> None:
