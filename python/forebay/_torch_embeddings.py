@@ -3,41 +3,42 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Iterator, List
+from typing import Any, Iterator, List, Optional, Tuple
 
 import torch
 from torch import nn
 
-_untyped: Any = torch
+_functional: Any = torch.nn.functional
 
 
 @contextlib.contextmanager
 def padding_rows_stay(module: nn.Module, others_change_them: bool = False) -> Iterator[None]:
     """While a module is exported, gives the ``padding_idx`` row of its embeddings no gradient, as in PyTorch. ONNX cannot express this, so
-    lookups of the row are multiplied by 0 if it is 0, and are otherwise a constant, unless others can change the row later."""
-    patched: List[nn.Embedding] = []
-    try:
-        for each in module.modules():
-            if not isinstance(each, nn.Embedding) or each.padding_idx is None or "forward" in each.__dict__:
-                continue
+    lookups of the row are multiplied by 0 if it is 0, and are otherwise a constant, unless others can change the row later. What an
+    embedding of a class of its own does with what it looked up stays as it is."""
+    rows: List[Tuple[nn.Embedding, torch.Tensor, bool]] = []
+    for each in module.modules():
+        if isinstance(each, nn.Embedding) and each.padding_idx is not None:
             with torch.no_grad():
                 row = each.weight[each.padding_idx].detach().clone()
             is_zero = not bool(row.any())
             if is_zero or not others_change_them:
-                each.__dict__["forward"] = _forward(each, each.padding_idx, row, is_zero)
-                patched.append(each)
+                rows.append((each, row, is_zero))
+    original = _functional.embedding
+
+    def embedding(
+        indices: torch.Tensor, weight: torch.Tensor, padding_idx: Optional[int] = None, *others: Any, **named: Any
+    ) -> torch.Tensor:
+        found: torch.Tensor = original(indices, weight, padding_idx, *others, **named)
+        for each, row, is_zero in rows:
+            if each.weight is weight and each.padding_idx == padding_idx:
+                counts = (indices != padding_idx).unsqueeze(-1)
+                return found * counts.to(found.dtype) if is_zero else torch.where(counts, found, row)
+        return found
+
+    try:
+        if rows:
+            _functional.embedding = embedding
         yield
     finally:
-        for each in patched:
-            del each.__dict__["forward"]
-
-
-def _forward(
-    embedding: nn.Embedding, padding: int, row: torch.Tensor, is_zero: bool
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    def forward(indices: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = _untyped.nn.functional.embedding(indices, embedding.weight)
-        counts = (indices != padding).unsqueeze(-1)
-        return found * counts.to(found.dtype) if is_zero else torch.where(counts, found, row)
-
-    return forward
+        _functional.embedding = original

@@ -354,7 +354,35 @@ def test_padding_rows_have_no_gradient(row: float) -> None:
         assert abs(trainer.step(ids, labels).loss - expected) < 1e-5
     trainer.write_back()
     close(module.state_dict(), theirs.state_dict())
-    assert "forward" not in module[0].__dict__
+
+
+class ScaledEmbedding(nn.Embedding):
+    """Embeddings as Gemma, BART and T5's relatives have them: those of PyTorch, times a number."""
+
+    def __init__(self, *sizes: int, scale: float, padding_idx: int) -> None:
+        super().__init__(*sizes, padding_idx=padding_idx)
+        self.register_buffer("scale", torch.tensor(scale), persistent=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return super().forward(ids) * self.scale
+
+
+@pytest.mark.parametrize("row", [0.0, 0.5])
+def test_embeddings_of_other_classes_keep_what_they_do(row: float) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(ScaledEmbedding(9, 6, scale=4.0, padding_idx=2), nn.Flatten(), nn.Linear(30, 4))
+    with torch.no_grad():
+        module[0].weight[2] = row
+    theirs = copy.deepcopy(module)
+    ids, labels = torch.tensor([[1, 2, 2, 3, 2], [2, 4, 5, 6, 2]]), torch.tensor([1, 3])
+    assert torch.allclose(forebay.torch.compile(module)(ids), module(ids), atol=1e-6)
+    trainer = forebay.torch.Trainer(module, ids, optimizer=forebay.SGD(0.05))
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.05)
+    for _ in range(3):
+        expected = torch_step(theirs, optimizer, ids, labels, nn.functional.cross_entropy)
+        assert abs(trainer.step(ids, labels).loss - expected) < 1e-5
+    trainer.write_back()
+    close(module.state_dict(), theirs.state_dict())
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
