@@ -151,8 +151,6 @@ class _Watch(_Noting):
         target = args[0] if args and isinstance(args[0], torch.Tensor) else None
         before = None if target is None else target._version
         for each in _tree.tree_leaves((args, named)):
-            if isinstance(each, torch.Tensor):
-                self._aliases.use(each)
             if isinstance(each, torch.Tensor) and _is_constant(each):
                 self._places.constants.note(each, lambda: place(frame_of_the_module()))
         given = _sources_of_gradients(func, args, named)
@@ -161,6 +159,9 @@ class _Watch(_Noting):
                 f"the module uses a parameter that is not one of its own {place(frame_of_the_module())}. Register what has it (as an attribute, or in an "
                 "nn.ModuleList), or call requires_grad_(False) if it is a constant"
             )
+        for each in _tree.tree_leaves((args, named)):
+            if isinstance(each, torch.Tensor):
+                self._aliases.use(each)
         result = run_following(func, args, named, self._states.target(func, args, named), self._states)
         if target is not None and target._version != before and not self._states.sharing(target):
             self._aliases.follow(target)

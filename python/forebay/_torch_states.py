@@ -429,10 +429,16 @@ def averages_are_computed(module: nn.Module) -> Iterator[None]:
     """While a module is exported, computes these statistics by operators: ONNX only has a constant momentum, of batch normalization."""
     patched: List[nn.Module] = []
     try:
-        for each in module.modules():
+        for name, each in module.named_modules():
             untyped: Any = each
             is_instance = isinstance(each, nn.modules.instancenorm._InstanceNorm) and untyped.running_mean is not None
             if each.training and (is_cumulative(each) or is_instance) and "forward" not in each.__dict__:
+                kind = nn.modules.instancenorm._InstanceNorm if is_instance else nn.modules.batchnorm._BatchNorm
+                if type(each).forward is not kind.forward:
+                    raise InvalidArgument(
+                        f"'{name}' ({type(each).__name__}) has a forward of its own and statistics that its export cannot compute: "
+                        + ("leave out track_running_stats" if is_instance else "give it a momentum")
+                    )
                 each.__dict__["forward"] = _of_instances(each) if is_instance else _of_batches(each)
                 patched.append(each)
         yield

@@ -168,6 +168,19 @@ def close(ours: Any, theirs: Any) -> None:
         assert torch.allclose(ours[name].double(), value.double(), rtol=2e-4, atol=2e-5), (name, ours[name], value)
 
 
+class Activated(nn.BatchNorm1d):
+    """A normalization with an activation."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x).relu()
+
+
+def test_averages_of_layers_with_a_forward_of_their_own_are_refused() -> None:
+    module = nn.Sequential(nn.Linear(6, 4), Activated(4, momentum=None), nn.Linear(4, 3))
+    with pytest.raises(forebay.InvalidArgument, match="'1' \\(Activated\\) has a forward of its own.*momentum"):
+        forebay.torch.Trainer(module, X, nn.CrossEntropyLoss(), forebay.SGD(0.05))
+
+
 @pytest.mark.parametrize("kind", MODULES)
 def test_steps_begin_with_what_the_last_one_left(kind: str) -> None:
     ours, theirs = made(kind)
