@@ -103,9 +103,9 @@ streams = RANDOM.integers(0, 16, (3, 2, 4))
 turns = RANDOM.uniform(-3, 3, (16, 8)).astype(np.float32)
 turns = [np.cos(turns), np.sin(turns)]
 sections = {"mrope_section": [4, 2, 2]}
-case("rotary_streams", "MRotaryEmbedding", [values(2, 4, 32), streams, *turns], **sections)
+case("rotary_streams", "MRotaryEmbedding", [values(2, 4, 32), streams, *turns], num_heads=2, **sections)
 case("rotary_streams_partial", "MRotaryEmbedding", [values(2, 3, 4, 20), streams, *turns], num_heads=3, rotary_embedding_dim=16, **sections)
-case("rotary_streams_in_turn", "MRotaryEmbedding", [values(2, 4, 32), streams, *turns], mrope_layout=1, **sections)
+case("rotary_streams_in_turn", "MRotaryEmbedding", [values(2, 4, 32), streams, *turns], num_heads=2, mrope_layout=1, **sections)
 
 q, k, v = values(2, 3, 8), values(2, 5, 8), values(2, 5, 8)
 heads = {"num_heads": 2}
@@ -157,6 +157,7 @@ case("bits_4_zeros", "MatMulNBits", [values(3, 40), packed(6, 3, 8), Constant(va
 case("bits_2", "MatMulNBits", [values(3, 40), packed(6, 3, 4), Constant(values(6, 3))], bits=2, **bits)
 case("bits_2_zeros", "MatMulNBits", [values(3, 40), packed(6, 3, 4), Constant(values(6, 3)), packed(6, 1)], bits=2, **bits)
 case("bits_8", "MatMulNBits", [values(3, 40), packed(6, 3, 16), Constant(values(6, 3))], bits=8, **bits)
+case("matmul_of_transposed", "TransposeMatMul", [values(2, 4, 3), values(2, 4, 5)], transA=1, alpha=0.5)
 codes = {"K": 40, "N": 6, "block_size": 16}
 for kind, name in enumerate(["fp4", "nf4"]):
     case(f"codes_{name}", "MatMulBnb4", [values(2, 3, 40), packed(120), Constant(values(15))], quant_type=kind, **codes)
