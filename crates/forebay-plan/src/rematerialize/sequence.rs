@@ -59,7 +59,8 @@ impl Built {
     /// that cannot be recomputed.
     pub(super) fn build(&mut self, step: &Step, choice: &Choice) -> bool {
         let Built { launches, recomputed_ns, states, .. } = self;
-        (launches.clear(), states.clear());
+        launches.clear();
+        states.clear();
         states.resize(step.contents.len(), State { uses: 0, touched: NEVER, remade: NEVER });
         let mut building = Building { step, choice, states, launches, recomputed_ns: 0 };
         for (launch, item) in step.items.iter().enumerate() {

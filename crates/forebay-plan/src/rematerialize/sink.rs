@@ -37,7 +37,8 @@ impl Sinking {
             numbers.clear();
             numbers.extend(0..count);
         }
-        (self.needed.clear(), self.following.clear());
+        self.needed.clear();
+        self.following.clear();
         self.needed.resize(step.contents.len(), false);
         self.following.resize(count.div_ceil(64), 0);
         let first_update = sequence.iter().position(|&(launch, repeats)| !repeats && launch >= step.update_start);
@@ -120,7 +121,8 @@ impl Sinking {
             self.order[free..target].copy_from_slice(&numbers);
             (place..target).for_each(|position| self.positions[self.order[position]] = position);
         }
-        (with.clear(), numbers.clear());
+        with.clear();
+        numbers.clear();
         self.moving = (with, numbers);
     }
 }
@@ -143,7 +145,10 @@ impl Followers {
     /// Finds the followers of the launches of a sequence.
     fn find(&mut self, step: &Step, sequence: &[(usize, bool)]) {
         let Followers { numbers, ends, next, reads } = self;
-        (numbers.clear(), ends.clear(), next.clear(), reads.clear());
+        numbers.clear();
+        ends.clear();
+        next.clear();
+        reads.clear();
         next.resize(step.contents.len(), (NONE, NONE));
         for (number, &(launch, _)) in sequence.iter().enumerate().rev() {
             let item: &Item = &step.items[launch];

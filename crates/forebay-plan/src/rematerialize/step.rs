@@ -258,7 +258,9 @@ impl Profiling {
     /// Computes the live bytes during each launch of a sequence.
     pub(super) fn profile(&mut self, step: &Step, sequence: &[(usize, bool)]) {
         let Profiling { live_bytes: changes, spans, takes_over } = self;
-        (changes.clear(), spans.clear(), takes_over.clear());
+        changes.clear();
+        spans.clear();
+        takes_over.clear();
         changes.resize(sequence.len() + 1, 0);
         spans.resize(step.contents.len(), (NOWHERE, 0));
         let mut hold = |(start, end): (u32, u32), bytes: i64| {

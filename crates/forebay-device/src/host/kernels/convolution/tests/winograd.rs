@@ -112,6 +112,33 @@ fn error(values: impl Iterator<Item = f64>, expected: &[f64]) -> f64 {
     (squares.sum::<f64>() / expected.len() as f64).sqrt()
 }
 
+/// The input of a case, of random numbers, or of those among them that are positive and zeros.
+fn source(case: &Case, is_positive: bool, random: &mut Random) -> Tensor {
+    let value = |value: f64| f64::from(if is_positive { value.max(0.0) } else { value } as f32);
+    let values: Vec<f64> = random.values(count(&case.x)).into_iter().map(value).collect();
+    Tensor::new(&float(&case.x), &values)
+}
+
+/// Returns the errors of a kernel's sums of products of x and another operand, and those of products added up one after the other.
+/// `places` gives the places of the other operand's element and of the result, of those of w and y.
+fn errors(
+    case: &Case,
+    kernel: &Kernel,
+    [x, other]: [&Tensor; 2],
+    sizes: &[u64],
+    places: fn(usize, usize) -> [usize; 2],
+) -> [f64; 2] {
+    let (xs, others) = (x.values(), other.values());
+    let (mut exact, mut direct) = (vec![0.0; count(sizes)], vec![0.0_f32; count(sizes)]);
+    products(case, |x, w, y| {
+        let [other, result] = places(w, y);
+        exact[result] += xs[x] * others[other];
+        direct[result] = (xs[x] as f32).mul_add(others[other] as f32, direct[result]);
+    });
+    let found = run(kernel, &[x, other], &[float(sizes)]).remove(0).values();
+    [error(found.into_iter(), &exact), error(direct.into_iter().map(f64::from), &exact)]
+}
+
 /// The error of units of two is at most that of products added up one after the other, and that of units of four at most twice as large.
 #[test]
 fn winograd_is_as_accurate_as_direct_sums() {
@@ -119,19 +146,10 @@ fn winograd_is_as_accurate_as_direct_sums() {
     for (channels, most) in [(8, 1.1), (16, 1.0), (48, 1.0), (64, 2.0), (128, 2.0), (256, 1.5)] {
         for is_positive in [false, true] {
             let case = case([channels, 16], 1, &[3, 402], &[3, 3], 1, 1);
-            let value = |value: f64| f64::from(if is_positive { value.max(0.0) } else { value } as f32);
-            let values: Vec<f64> = random.values(count(&case.x)).into_iter().map(value).collect();
-            let x = Tensor::new(&float(&case.x), &values);
+            let x = source(&case, is_positive, &mut random);
             let w = Tensor::new(&float(&case.w), &random.values(count(&case.w)));
-            let (xv, wv) = (x.values(), w.values());
-            let (mut exact, mut direct) = (vec![0.0; count(&case.y)], vec![0.0_f32; count(&case.y)]);
-            products(&case, |x, w, y| {
-                exact[y] += xv[x] * wv[w];
-                direct[y] = (xv[x] as f32).mul_add(wv[w] as f32, direct[y]);
-            });
             let kernel = Kernel::Convolution { convolution: case.convolution.clone(), activation: Activation::None };
-            let found = error(run(&kernel, &[&x, &w], &[float(&case.y)])[0].values().into_iter(), &exact);
-            let direct = error(direct.into_iter().map(f64::from), &exact);
+            let [found, direct] = errors(&case, &kernel, [&x, &w], &case.y, |w, y| [w, y]);
             assert!(found <= most * direct, "{channels} channels, positive: {is_positive}: {found}, directly {direct}");
         }
     }
@@ -141,23 +159,14 @@ fn winograd_is_as_accurate_as_direct_sums() {
 #[test]
 fn weight_gradients_in_units_are_as_accurate_as_direct_sums() {
     let mut random = Random::new(53);
-    for (source, kernel) in [(&[16, 14][..], &[3, 3][..]), (&[30, 30], &[3, 3]), (&[4, 4, 130], &[2, 3, 3])] {
+    for (sizes, kernel) in [(&[16, 14][..], &[3, 3][..]), (&[30, 30], &[3, 3]), (&[4, 4, 130], &[2, 3, 3])] {
         for is_positive in [false, true] {
-            let case = padded(case([16, 8], 1, source, kernel, 1, 1), 1);
-            let value = |value: f64| f64::from(if is_positive { value.max(0.0) } else { value } as f32);
-            let values: Vec<f64> = random.values(count(&case.x)).into_iter().map(value).collect();
-            let x = Tensor::new(&float(&case.x), &values);
+            let case = padded(case([16, 8], 1, sizes, kernel, 1, 1), 1);
+            let x = source(&case, is_positive, &mut random);
             let dy = Tensor::new(&float(&case.y), &random.values(count(&case.y)));
-            let (xv, dyv) = (x.values(), dy.values());
-            let (mut exact, mut direct) = (vec![0.0; count(&case.w)], vec![0.0_f32; count(&case.w)]);
-            products(&case, |x, w, y| {
-                exact[w] += xv[x] * dyv[y];
-                direct[w] = (xv[x] as f32).mul_add(dyv[y] as f32, direct[w]);
-            });
             let kernel = Kernel::ConvolutionWeightGradient { convolution: case.convolution.clone() };
-            let found = error(run(&kernel, &[&x, &dy], &[float(&case.w)])[0].values().into_iter(), &exact);
-            let direct = error(direct.into_iter().map(f64::from), &exact);
-            assert!(found <= 2.0 * direct, "{source:?}, positive: {is_positive}: {found}, directly {direct}");
+            let [found, direct] = errors(&case, &kernel, [&x, &dy], &case.w, |w, y| [y, w]);
+            assert!(found <= 2.0 * direct, "{sizes:?}, positive: {is_positive}: {found}, directly {direct}");
         }
     }
 }
