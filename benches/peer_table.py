@@ -31,7 +31,7 @@ def table(names, measure, peer, others, what, digits):
     """Measures and prints a row for each network, and the geometric means of the ratios to the peer.
 
     `measure(name)` returns the seconds of the peer and of the others by their names, by how much results (`what`) differ, and how many
-    processors other work had. Times have so many `digits`."""
+    processors other work had. `digits` is the number of decimals of times."""
     rows, ratios = [], {label: [] for label in others}
     for name in names:
         seconds, difference, other_work = measure(name)

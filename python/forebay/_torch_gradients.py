@@ -150,8 +150,9 @@ class _Watch(_Noting):
             _refuse_hook()
         target = args[0] if args and isinstance(args[0], torch.Tensor) else None
         before = None if target is None else target._version
-        for each in _tree.tree_leaves((args, named)):
-            if isinstance(each, torch.Tensor) and _is_constant(each):
+        operands = [each for each in _tree.tree_leaves((args, named)) if isinstance(each, torch.Tensor)]
+        for each in operands:
+            if _is_constant(each):
                 self._places.constants.note(each, lambda: place(frame_of_the_module()))
         given = _sources_of_gradients(func, args, named)
         if any(each.grad_fn is None and traced(each) is None for each in given):
@@ -159,17 +160,15 @@ class _Watch(_Noting):
                 f"the module uses a parameter that is not one of its own {place(frame_of_the_module())}. Register what has it (as an attribute, or in an "
                 "nn.ModuleList), or call requires_grad_(False) if it is a constant"
             )
-        for each in _tree.tree_leaves((args, named)):
-            if isinstance(each, torch.Tensor):
-                self._aliases.use(each)
+        for each in operands:
+            self._aliases.use(each)
         result = run_following(func, args, named, self._states.target(func, args, named), self._states)
         if target is not None and target._version != before and not self._states.sharing(target):
             self._aliases.follow(target)
-        for each in _tree.tree_leaves(result):
-            if isinstance(each, torch.Tensor):
-                self._aliases.note(each)
+        found = [value for value in _tree.tree_leaves(result) if isinstance(value, torch.Tensor)]
+        for value in found:
+            self._aliases.note(value)
         if given:
-            found = [value for value in _tree.tree_leaves(result) if isinstance(value, torch.Tensor)]
             if target is not None and target._version != before and not any(value is target for value in found):
                 # It was changed in place.
                 found.append(target)

@@ -340,7 +340,7 @@ def test_tensors_go_in(digits: str) -> None:
 
 
 class ScaledEmbedding(nn.Embedding):
-    """Embeddings as Gemma, BART and T5's relatives have them: those of PyTorch, times a number."""
+    """Embeddings as Gemma has them: those of PyTorch, times a number."""
 
     def __init__(self, *sizes: int, padding_idx: int) -> None:
         super().__init__(*sizes, padding_idx=padding_idx)

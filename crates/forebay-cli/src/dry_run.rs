@@ -17,7 +17,7 @@ use crate::opening::{self, Opened};
 use crate::output;
 use crate::processes::Processes;
 use crate::records::Records;
-use crate::report::{Report, say_json};
+use crate::report::{Report, say_json, statistics_of};
 use crate::train::check_outputs;
 use crate::untrained::{tell_of_probabilities, tell_of_untrained};
 
@@ -61,14 +61,13 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
     let left = steps.saturating_sub(trainer.step_count());
     let step_seconds = (arguments.device.memory == MemoryKind::Planned).then(|| trainer.predicted_seconds());
     let (parameters, state_bytes) = (trainer.parameter_count(), trainer.checkpoint_bytes());
-    let limit = trainer.memory_limit();
-    let statistics = if limit.is_none() { trainer.statistics() } else { &trainer.plan_as_made().statistics };
+    let statistics = statistics_of(trainer);
     let report = Report {
         steps: &[],
         statistics,
         device_peak_bytes: statistics.device_peak_bytes,
         resident_peak_bytes: None,
-        limit,
+        limit: trainer.memory_limit(),
         explanation: None,
     };
     // JSON has no names that are not UTF-8.

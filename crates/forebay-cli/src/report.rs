@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use forebay::format_bytes;
 use forebay::{
     DeviceName, Explanation, HostOperatorExplanation, ProcessLimit, RunTimes, Statistics, StepMoves, StepReport,
+    Trainer,
 };
 use serde_json::{Map, Value, json};
 
@@ -60,6 +61,12 @@ pub struct Report<'a> {
     pub limit: Option<ProcessLimit>,
     /// The plan in words; `None` if it is reported elsewhere or if managed memory has no plan.
     pub explanation: Option<Explanation>,
+}
+
+/// Returns what is reported of a trainer's plan. A limit on the process leaves no room for a search for the smallest budget, which says
+/// nothing about the limit.
+pub fn statistics_of(trainer: &Trainer) -> &Statistics {
+    if trainer.memory_limit().is_none() { trainer.statistics() } else { &trainer.plan_as_made().statistics }
 }
 
 /// Returns the peak memory of this process, in bytes.

@@ -34,7 +34,7 @@ use crate::processes::{Processes, facts_of};
 use crate::progress::Progress;
 use crate::record_arguments::Shown;
 use crate::records::Records;
-use crate::report::{Report, StepNumbers, of_run, resident_peak_bytes, say_json};
+use crate::report::{Report, StepNumbers, of_run, resident_peak_bytes, say_json, statistics_of};
 use crate::shared_steps::SharedSteps;
 use crate::untrained::{tell_of_probabilities, tell_of_untrained};
 use crate::validation::Validation;
@@ -449,8 +449,7 @@ impl<'a> Run<'a> {
         let explanation = (device.memory == MemoryKind::Planned)
             .then(|| of_run(explain(plan), &device.device, device_peak_bytes, resident_peak_bytes));
         let limit = self.trainer.memory_limit();
-        // A limit on the process leaves no room for a search for the smallest budget, which says nothing about the limit.
-        let statistics = if limit.is_none() { self.trainer.statistics() } else { &plan.statistics };
+        let statistics = statistics_of(&self.trainer);
         Report { steps, statistics, device_peak_bytes, resident_peak_bytes, limit, explanation }
     }
 

@@ -1,8 +1,8 @@
-//! Opcodes: the numbers by which shaders know functions, listed once for both languages.
+//! Opcodes: the numbers by which shaders know functions, and other numbers that they share with Rust, listed once for both languages.
 //!
 //! `cargo xtask kernels` writes them to `kernels/opcodes.slang` ([`header`]); a function without a number does not compile.
 
-use super::{BinaryOp, PadMode, PoolOp, ReduceOp, ScanOp, ScatterOp, UnaryOp};
+use super::{ATTENTION_LOGARITHM_LARGE, BinaryOp, PadMode, PoolOp, ReduceOp, ScanOp, ScatterOp, UnaryOp};
 use crate::DataType;
 use crate::data_type::NumberKind;
 
@@ -113,7 +113,7 @@ pub fn header() -> String {
         ("KIND", "What elements of a type are (`ElementKind`).", ElementKind::OPCODES),
     ];
     let mut text =
-        "// Numbers of functions, written by `cargo xtask kernels` from `crates/forebay-base/src/kernel/opcodes.rs`.\n"
+        "// Numbers that kernels share, written by `cargo xtask kernels` from `crates/forebay-base/src/kernel/opcodes.rs`.\n"
             .to_owned();
     for (prefix, what, names) in families {
         text.push_str(&format!("\n/// {what}\n"));
@@ -121,6 +121,10 @@ pub fn header() -> String {
             text.push_str(&format!("static const uint {prefix}_{name} = {number};\n"));
         }
     }
+    text.push_str(&format!(
+        "\n/// From which size on the logarithm of a row's sum is stored in two parts, in attention.\n\
+         static const float ATTENTION_LOGARITHM_LARGE = {ATTENTION_LOGARITHM_LARGE:.1};\n"
+    ));
     text
 }
 

@@ -55,8 +55,8 @@ pub(super) struct Built {
 }
 
 impl Built {
-    /// Builds the launches of a choice, none of which runs later than it comes ([`Built::sink`]). Returns `false` if something is dropped
-    /// that cannot be recomputed.
+    /// Builds the launches of a choice, before any of them is moved ([`Built::sink`]). Returns `false` if something is dropped that cannot be
+    /// recomputed.
     pub(super) fn build(&mut self, step: &Step, choice: &Choice) -> bool {
         let Built { launches, recomputed_ns, states, .. } = self;
         launches.clear();
@@ -87,7 +87,7 @@ impl Built {
     }
 }
 
-/// The number of a launch that there is not.
+/// Stands for no launch.
 const NEVER: u32 = u32::MAX;
 
 /// The state of a content so far.

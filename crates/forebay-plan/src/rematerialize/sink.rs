@@ -4,9 +4,9 @@
 //! the gradient that comes into a layer waits while a chain recomputes what the layer read. If the launch that computes the gradient runs
 //! after the chain, only what that launch reads has to wait, which is often less.
 
-use super::step::{Item, Step};
+use super::step::Step;
 
-/// The number of a launch that there is not.
+/// Stands for no launch.
 const NONE: usize = usize::MAX;
 
 /// Moves launches of sequences to later positions. The memory that this takes is kept from one sequence to the next.
@@ -151,7 +151,7 @@ impl Followers {
         reads.clear();
         next.resize(step.contents.len(), (NONE, NONE));
         for (number, &(launch, _)) in sequence.iter().enumerate().rev() {
-            let item: &Item = &step.items[launch];
+            let item = &step.items[launch];
             numbers.extend(item.touched.iter().map(|&content| next[content].0).filter(|&writer| writer != NONE));
             for &content in &item.writes {
                 let mut read = std::mem::replace(&mut next[content], (number, NONE)).1;

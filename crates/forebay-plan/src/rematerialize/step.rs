@@ -251,7 +251,7 @@ pub(super) struct Profiling {
     takes_over: Vec<(u32, usize, usize)>,
 }
 
-/// The position of what is not in a sequence.
+/// Stands for no position.
 const NOWHERE: u32 = u32::MAX;
 
 impl Profiling {

@@ -251,6 +251,10 @@ fn of_microsoft(op_type: &str) -> Option<Vec<Sample>> {
         "GroupQueryAttention" => {
             let attributes = || vec![int("num_heads", 4), int("kv_num_heads", 2)];
             let total = |count: i32| Input::Constant(Tensor::new(Int32, &[], count.to_le_bytes().to_vec()).unwrap());
+            let tokens = || {
+                let heads = vec![fed(&[2, 3, 16]), fed(&[2, 3, 8]), fed(&[2, 3, 8]), Input::Absent, Input::Absent];
+                with(heads, vec![Input::Fed(Int32, vec![2]), total(3)])
+            };
             let one_new = |cache: u64, count: i32| {
                 let mut inputs = vec![fed(&[2, 1, 32]), Input::Absent, Input::Absent];
                 inputs.extend([
@@ -263,20 +267,7 @@ fn of_microsoft(op_type: &str) -> Option<Vec<Sample>> {
                 (1, inputs, [attributes(), vec![int("do_rotary", 1), int("local_window_size", 2)]].concat(), 3)
             };
             vec![
-                (
-                    1,
-                    vec![
-                        fed(&[2, 3, 16]),
-                        fed(&[2, 3, 8]),
-                        fed(&[2, 3, 8]),
-                        Input::Absent,
-                        Input::Absent,
-                        Input::Fed(Int32, vec![2]),
-                        total(3),
-                    ],
-                    [attributes(), vec![int("local_window_size", 2), float("softcap", 3.0)]].concat(),
-                    3,
-                ),
+                (1, tokens(), [attributes(), vec![int("local_window_size", 2), float("softcap", 3.0)]].concat(), 3),
                 (
                     1,
                     vec![
@@ -296,20 +287,7 @@ fn of_microsoft(op_type: &str) -> Option<Vec<Sample>> {
                 // Sinks, with masks and a bias.
                 (
                     1,
-                    vec![
-                        fed(&[2, 3, 16]),
-                        fed(&[2, 3, 8]),
-                        fed(&[2, 3, 8]),
-                        Input::Absent,
-                        Input::Absent,
-                        Input::Fed(Int32, vec![2]),
-                        total(3),
-                        Input::Absent,
-                        Input::Absent,
-                        Input::Absent,
-                        fed(&[1, 4, 3, 3]),
-                        fed(&[4]),
-                    ],
+                    with(tokens(), vec![Input::Absent, Input::Absent, Input::Absent, fed(&[1, 4, 3, 3]), fed(&[4])]),
                     [attributes(), vec![int("local_window_size", 2), float("softcap", 3.0)]].concat(),
                     3,
                 ),

@@ -3,7 +3,7 @@
 //!
 //! The four positions of a unit see six elements, which have six components. In the gradient, the four elements of dy have six components,
 //! too; products of components are summed over units, and the sums are transformed into those of the window's three elements. That takes
-//! six multiplications for twelve.
+//! six multiplications instead of twelve.
 
 use super::super::simd::{Vector, WIDTH_MAX};
 use super::super::stored::Elements;

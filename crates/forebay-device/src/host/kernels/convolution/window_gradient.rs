@@ -382,7 +382,8 @@ unsafe fn add_channels<V: Vector, P: Vector>(job: &mut Job, channels: Span) {
     let Geometry { kernel, strides, dilations, source, .. } = *geometry;
     let [_, seen_rows, pitch] = plan.seen;
     let lanes = inputs.next_multiple_of(LANES);
-    let step = V::WIDTH / P::WIDTH;
+    // Elements of a window's row whose sums a vector has, itself or in its components.
+    let step = if plan.of_units { kernel[2] } else { V::WIDTH / P::WIDTH };
     let image_stride = plan.seen.iter().product::<usize>() * P::WIDTH;
     let parts: Vec<Span> = spans(channels.len, P::WIDTH).collect();
     let mut vectors = Vec::with_capacity(parts.len() * geometry.taps());
@@ -393,14 +394,6 @@ unsafe fn add_channels<V: Vector, P: Vector>(job: &mut Job, channels: Span) {
         }
         let seen = (plane * seen_rows + row_of_plane) * pitch * P::WIDTH;
         let place = row * kernel[2] * lanes + channels.start;
-        if plan.of_units {
-            vectors.extend(parts.iter().enumerate().map(|(number, part)| Sums {
-                seen: seen + number * image_stride,
-                place: place + part.start,
-                is_whole: true,
-            }));
-            continue;
-        }
         let sees = |first: &usize| (*first..kernel[2].min(first + step)).any(|tap| geometry.sees(2, tap));
         for tap in (0..kernel[2]).step_by(step).filter(sees) {
             vectors.extend(parts.iter().enumerate().map(|(number, part)| Sums {
@@ -470,7 +463,8 @@ unsafe fn add_channels<V: Vector, P: Vector>(job: &mut Job, channels: Span) {
                         row_step: strides[1] * pitch * P::WIDTH,
                         half: P::WIDTH,
                     };
-                    let tile = SumsOfTile { first: job.sums.as_mut_ptr(), of_output: geometry.taps() * lanes, lanes };
+                    let tile =
+                        SumsOfTile { first: job.sums.as_mut_ptr(), of_output: geometry.taps() * lanes, of_tap: lanes };
                     let components = plan.of_units.then_some(components.as_mut_ptr());
                     sum_block::<V>(&run, outputs, &vectors, tile, components);
                 }
@@ -571,7 +565,7 @@ unsafe fn transform_gradients<V: Vector>(
     let start = plane * layout.plane + row * layout.row + column;
     let mut units = Gradients::new();
     for (number, packed) in gradients.chunks_exact_mut(COMPONENT_STRIDE).enumerate() {
-        // SAFETY: the caller's promise; a block has at most so many units.
+        // SAFETY: the caller's promise; a block has at most [`UNITS_MAX`] units.
         unsafe {
             let channel = dy.slice(number * layout.channel, layout.span);
             V::outline(

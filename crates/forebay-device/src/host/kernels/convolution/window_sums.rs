@@ -29,9 +29,9 @@ pub(super) struct Sums {
 #[derive(Clone, Copy)]
 pub(super) struct SumsOfTile {
     pub first: *mut f32,
+    /// Elements from output to output, and from tap to tap.
     pub of_output: usize,
-    /// Elements from tap to tap.
-    pub lanes: usize,
+    pub of_tap: usize,
 }
 
 /// A block of positions, of one image or of each of several.
@@ -97,7 +97,7 @@ pub(super) unsafe fn sum_block<V: Vector>(
                         for (sums, own) in vectors.iter().zip(&own) {
                             let own = components.add(output * COMPONENTS * of_component + own.place);
                             let target = tile.first.add((outputs.start + output) * tile.of_output + sums.place);
-                            quads::add_sums::<V>(own, of_component, target, tile.lanes);
+                            quads::add_sums::<V>(own, of_component, target, tile.of_tap);
                         }
                     }
                 },
