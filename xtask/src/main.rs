@@ -17,6 +17,7 @@
 //! | [`tidy`] | everything about the source that no compiler checks |
 //! | [`docs`] | `cargo xtask docs`: the guide as a book |
 //! | [`mod@test`] | `cargo xtask test`: everything that has to pass |
+//! | [`aarch64`] | `cargo xtask aarch64`: the CPU's kernels on an emulated ARM processor |
 //! | [`fuzz`] | `cargo xtask fuzz`: each fuzz target for some minutes |
 //! | [`accuracy`] | `cargo xtask accuracy`: elementary functions on every single-precision number |
 //! | [`kills`] | `cargo xtask kills`: training runs whose processes are killed, 100 times |
@@ -31,6 +32,7 @@
 //! | [`python`] | `cargo xtask python` and `wheel`: the Python package, tested and as released |
 //! | [`kernels`] | `cargo xtask kernels`: compiles shaders to SPIR-V |
 
+mod aarch64;
 mod accuracy;
 mod bench;
 mod circles;
@@ -73,6 +75,7 @@ const HELP: &str = "Development tasks:
   cargo xtask kills [--times N]         kills processes of training runs, 100 times, and continues the runs; needs Open MPI
   cargo xtask networks [--count N]      200 random networks train to the same bits at any budget
   cargo xtask preconditions             the CPU's kernels with the standard library's checks of unsafe code
+  cargo xtask aarch64                   the CPU's kernels and the same bits on an emulated ARM processor; `test` compares the bits
   cargo xtask swiftshader               every Vulkan test on SwiftShader, half an hour; `test` runs the short ones; needs cargo-nextest
   cargo xtask conformance [ARGUMENTS]   ONNX's own test cases, counted and listed; see --help
   cargo xtask bench [ARGUMENTS]         speed next to PyTorch; needs python3 with torch, onnx and numpy
@@ -99,6 +102,7 @@ fn main() -> ExitCode {
         "tidy" => tidy::tidy(),
         "docs" => docs::docs(),
         "fuzz" => fuzz::fuzz(rest),
+        "aarch64" => aarch64::aarch64(),
         "accuracy" => accuracy::accuracy(rest),
         "kills" => kills::kills(rest),
         "networks" => networks::networks(rest),

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use crate::command::{cargo, has_nextest, path_variable, program, succeeds};
-use crate::{python, source};
+use crate::{aarch64, python, source};
 
 /// An optional part.
 pub struct Part {
@@ -17,7 +17,7 @@ pub struct Part {
 }
 
 /// All optional parts.
-pub const PARTS: [Part; 11] = [
+pub const PARTS: [Part; 12] = [
     Part {
         name: "rustfmt",
         reason: "the format is not checked (rustup component add rustfmt)",
@@ -54,6 +54,13 @@ pub const PARTS: [Part; 11] = [
         reason: "the Vulkan tests do not run a second time, on a driver without float64 (target/swiftshader is missing, or \
                  cargo-nextest, which selects these tests; .ci/run installs both)",
         present: || swiftshader_driver().is_file() && has_nextest(),
+    },
+    Part {
+        name: "aarch64",
+        reason: "results are not compared with those of an ARM processor (qemu-aarch64, aarch64-linux-gnu-gcc or its standard \
+                 library is missing; install Debian's qemu-user and gcc-aarch64-linux-gnu, and run rustup target add \
+                 aarch64-unknown-linux-gnu)",
+        present: aarch64::present,
     },
     Part {
         name: "mpi",

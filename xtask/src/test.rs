@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::command::{cargo, has_nextest, run, run_and_keep};
-use crate::{kernels, parts, python, swiftshader, tidy};
+use crate::{aarch64, kernels, parts, python, swiftshader, tidy};
 
 /// Runs every check, then prints how long each took, what was skipped, and last the test runner's summary.
 ///
@@ -33,9 +33,18 @@ pub fn test() -> Result<(), String> {
         ),
     };
     checks.run("building tests", || run(cargo(tests).arg("--no-run")));
+    let mut emulated = None;
+    if present("aarch64") {
+        checks.run("building for ARM", || {
+            emulated = Some(aarch64::build()?);
+            Ok(())
+        });
+    }
     let mut closing = Vec::new();
     checks.run("tests", || {
-        let (lines, result) = run_and_keep(cargo(tests).args(reporting), is_closing_line);
+        let mut runner = cargo(tests);
+        runner.args(reporting).envs(emulated.map(|program| (aarch64::PROGRAM, program)));
+        let (lines, result) = run_and_keep(&mut runner, is_closing_line);
         closing = lines;
         result
     });

@@ -1,34 +1,146 @@
-//! `FOREBAY_ISA`: other vector instructions, the same bits.
+//! `FOREBAY_ISA` and builds for other processors: other instructions, the same bits.
 
-use crate::common::{Folder, assert_says, digits_data, digits_model, example, forebay};
+use std::process::Command;
 
-/// Returns the file that training writes with these instructions, or `None` if the processor does not have them.
-fn trained(folder: &Folder, arguments: &[&str], isa: &str) -> Option<Vec<u8>> {
-    let saved = folder.text(isa);
-    let flags = ["--steps", "2", "--momentum", "0.9", "--no-compare", "--save", &saved];
-    let output = forebay(&[&["train"], arguments, flags.as_slice()].concat()).env("FOREBAY_ISA", isa).output().unwrap();
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    if output.status.success() {
-        return Some(std::fs::read(&saved).unwrap());
+use crate::common::{Folder, assert_says, digits_data, digits_model, example, forebay, texts};
+
+/// What runs the program: these instructions of this processor, or a build for another processor in an emulator.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Runner {
+    Here(&'static str),
+    Emulated,
+}
+
+impl Runner {
+    /// All that give the same bits.
+    const ALL: [Runner; 5] =
+        [Runner::Here("scalar"), Runner::Here("avx2"), Runner::Here("avx512"), Runner::Here("neon"), Runner::Emulated];
+
+    /// The program with these arguments; `None` if there is no build for another processor.
+    fn command(self, arguments: &[&str]) -> Option<Command> {
+        match self {
+            Runner::Here(instructions) => {
+                let mut command = forebay(arguments);
+                command.env("FOREBAY_ISA", instructions);
+                Some(command)
+            }
+            Runner::Emulated => {
+                // Set by `cargo xtask aarch64`: the emulator, its arguments, and the program.
+                let words = std::env::var("FOREBAY_EMULATED").unwrap_or_default();
+                let mut words = words.split_whitespace();
+                let mut command = Command::new(words.next()?);
+                command.args(words).args(arguments).current_dir(env!("CARGO_TARGET_TMPDIR")).env_remove("FOREBAY_ISA");
+                Some(command)
+            }
+        }
     }
-    assert_says(&error, &[&format!("FOREBAY_ISA={isa}"), "does not have these instructions", "scalar"]);
-    None
+
+    /// Runs the program, and returns whether this processor has the instructions.
+    fn runs(self, arguments: &[&str]) -> bool {
+        let Some(output) = self.command(arguments).map(|mut command| command.output().expect("the program starts"))
+        else {
+            return false;
+        };
+        let (_, error) = texts(&output);
+        if !output.status.success() {
+            assert!(self != Runner::Emulated && self != Runner::Here("scalar"), "{self:?}: {error}");
+            assert_says(&error, &["FOREBAY_ISA=", "does not have these instructions", "scalar"]);
+        }
+        output.status.success()
+    }
+
+    /// Returns the file that training writes; `None` if this processor does not have the instructions.
+    fn trained(self, folder: &Folder, arguments: &[&str]) -> Option<Vec<u8>> {
+        let saved = folder.text(&format!("{self:?}.onnx"));
+        let is_there = self.runs(&[&["train"], arguments, &["--no-compare", "--save", &saved]].concat());
+        is_there.then(|| std::fs::read(&saved).expect("a trained model"))
+    }
+}
+
+/// The model and the data of a golden case.
+fn golden(name: &str) -> [String; 2] {
+    ["model.onnx", "inputs.npz"].map(|file| example(&format!("../testdata/golden/{name}/{file}")))
+}
+
+/// Asserts that training writes the same file with all instructions and processors. These arguments follow the model.
+fn train_to_the_same_bits(model: &str, data: &str, flags: &[&str]) {
+    let folder = Folder::new();
+    let arguments = [&[model, "--data", data], flags].concat();
+    let files = Runner::ALL.map(|runner| runner.trained(&folder, &arguments));
+    let expected = files[0].as_ref().expect("every processor runs what it was compiled for");
+    for (runner, file) in Runner::ALL.iter().zip(&files) {
+        assert!(file.as_ref().is_none_or(|file| file == expected), "{runner:?}: other bits");
+    }
 }
 
 #[test]
-fn wider_vectors_give_the_same_bits() {
-    let gpt = ["model.onnx", "inputs.npz"].map(|name| example(&format!("../testdata/golden/tiny-gpt/{name}")));
-    let digits = [digits_model(), digits_data()];
-    let digits = [&digits[0], "--data", &digits[1], "--batch-size", "50", "--input-scale", "0.0625"];
-    for arguments in [digits.as_slice(), &[&gpt[0], "--data", &gpt[1], "--class-axis", "-1"]] {
+fn classifiers_train_to_the_same_bits() {
+    let [model, data] = [digits_model(), digits_data()];
+    let flags = ["--batch-size", "50", "--input-scale", "0.0625", "--steps", "2", "--momentum", "0.9"];
+    train_to_the_same_bits(&model, &data, &flags);
+}
+
+#[test]
+fn residual_networks_train_to_the_same_bits() {
+    let [model, data] = golden("resnet20");
+    train_to_the_same_bits(&model, &data, &["--steps", "1", "--optimizer", "lamb"]);
+}
+
+#[test]
+fn transformers_train_to_the_same_bits() {
+    let [model, data] = golden("tiny-gpt");
+    let flags = ["--class-axis", "-1", "--steps", "1", "--optimizer", "adamw8bit", "--clip-norm", "0.1"];
+    train_to_the_same_bits(&model, &data, &flags);
+}
+
+#[test]
+fn volumes_train_to_the_same_bits() {
+    let [model, data] = golden("unet3d");
+    train_to_the_same_bits(&model, &data, &["--steps", "1", "--loss", "dice-ce", "--precision", "bf16"]);
+}
+
+#[test]
+fn outputs_have_the_same_bits() {
+    for name in ["resnet20", "unet3d"] {
+        let [model, data] = golden(name);
         let folder = Folder::new();
-        if let Some(narrow) = trained(&folder, arguments, "avx2")
-            && let Some(wide) = trained(&folder, arguments, "avx512")
-        {
-            assert!(narrow == wide, "{arguments:?}");
+        let outputs = Runner::ALL.map(|runner| {
+            let target = folder.text(&format!("{runner:?}"));
+            let is_there = runner.runs(&["run", &model, "--inputs", &data, "--output-dir", &target]);
+            is_there.then(|| std::fs::read(folder.path(&format!("{runner:?}/logits.npy"))).expect("an output"))
+        });
+        assert!(outputs[0].is_some(), "every processor runs what it was compiled for");
+        for (runner, output) in Runner::ALL.iter().zip(&outputs) {
+            assert!(output.is_none() || *output == outputs[0], "{name}, {runner:?}: other bits");
         }
-        assert!(trained(&folder, arguments, "scalar").is_some(), "every processor runs what it was compiled for");
     }
+}
+
+#[test]
+fn checkpoints_continue_with_other_instructions_and_processors() {
+    let [model, data] = [digits_model(), digits_data()];
+    let flags =
+        ["--data", &data, "--batch-size", "50", "--shuffle", "7", "--input-scale", "0.0625", "--optimizer", "adamw"];
+    let folder = Folder::new();
+    let first = Runner::Here("scalar");
+    let whole = first.trained(&folder, &[&[model.as_str()], flags.as_slice(), &["--steps", "4"]].concat());
+    for (number, runner) in Runner::ALL.into_iter().enumerate() {
+        let checkpoint = folder.text(&format!("checkpoint-{number}"));
+        let begin = [&[model.as_str()], flags.as_slice(), &["--steps", "2", "--checkpoint", &checkpoint]].concat();
+        assert!(first.trained(&folder, &begin).is_some());
+        let go_on = [&[model.as_str()], flags.as_slice(), &["--steps", "4", "--resume", &checkpoint]].concat();
+        let continued = runner.trained(&folder, &go_on);
+        assert!(continued.is_none() || continued == whole, "{runner:?}: other bits");
+    }
+}
+
+#[test]
+fn another_processor_is_emulated() {
+    if Runner::Emulated.command(&[]).is_none() {
+        forebay_testing::parts::skipped("aarch64", "no build for another processor (`cargo xtask aarch64` makes it)");
+        return;
+    }
+    assert!(Runner::Emulated.runs(&["--version"]));
 }
 
 #[test]

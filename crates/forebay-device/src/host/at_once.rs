@@ -42,17 +42,17 @@ fn time_ns(command: &Command) -> f64 {
 
 /// Returns roughly how many operations one thread performs in a nanosecond, for small kernels.
 fn operations_per_ns(kernel: &Kernel) -> f64 {
-    let [scalar, avx2, avx512] = match kernel {
+    let [narrow, eight, sixteen] = match kernel {
         Kernel::MatMul { .. } => [10.0, 40.0, 80.0],
         Kernel::Convolution { .. } => [10.0, 20.0, 40.0],
         _ => [10.0; 3],
     };
     if isa::has(InstructionSet::Avx512) {
-        avx512
-    } else if isa::has(InstructionSet::Avx2) {
-        avx2
+        sixteen
+    } else if isa::has(InstructionSet::Neon) {
+        eight
     } else {
-        scalar
+        narrow
     }
 }
 

@@ -8,42 +8,54 @@ use crate::device::DeviceError;
 const VARIABLE: &str = "FOREBAY_ISA";
 
 /// Vector instructions, from the narrowest to the widest.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum InstructionSet {
-    /// The instructions that the program was compiled for.
+    /// The instructions that the program was compiled for; fused multiply-adds take several of them if there is none for that. Gives the
+    /// bits of wider instructions.
     Scalar,
+    /// What every x86-64 processor has. There is no fused multiply-add among it, so products are rounded before they are added: other bits.
+    Sse2,
+    /// What every aarch64 processor has.
+    Neon,
     /// AVX2 with fused multiply-add.
     Avx2,
     /// AVX-512.
     Avx512,
 }
 
-/// All instruction sets, by name.
-const NAMES: [(&str, InstructionSet); 3] =
-    [("scalar", InstructionSet::Scalar), ("avx2", InstructionSet::Avx2), ("avx512", InstructionSet::Avx512)];
+use InstructionSet::{Avx2, Avx512, Neon, Scalar, Sse2};
 
-/// Returns the widest instructions of this processor.
-fn widest() -> InstructionSet {
+/// All instruction sets, by name.
+const NAMES: [(&str, InstructionSet); 5] =
+    [("scalar", Scalar), ("sse2", Sse2), ("neon", Neon), ("avx2", Avx2), ("avx512", Avx512)];
+
+/// Returns the instruction sets of this processor.
+fn available() -> Vec<InstructionSet> {
+    let mut sets = vec![Scalar];
     #[cfg(target_arch = "x86_64")]
     {
-        let has_avx2 = std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma");
-        if has_avx2 && std::arch::is_x86_feature_detected!("avx512f") {
-            return InstructionSet::Avx512;
-        }
-        if has_avx2 {
-            return InstructionSet::Avx2;
+        sets.push(Sse2);
+        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+            sets.push(Avx2);
+            if std::arch::is_x86_feature_detected!("avx512f") {
+                sets.push(Avx512);
+            }
         }
     }
-    InstructionSet::Scalar
+    #[cfg(target_arch = "aarch64")]
+    sets.push(Neon);
+    sets
 }
 
-/// Returns the instructions that the variable's value selects on a processor with these instructions.
-fn chosen(value: Option<&str>, widest: InstructionSet) -> Result<InstructionSet, String> {
-    let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(widest) };
-    let here = NAMES.iter().filter(|(_, set)| *set <= widest).map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+/// Returns the instructions that the variable's value selects on a processor with these instructions: the widest if it selects none.
+fn chosen(value: Option<&str>, available: &[InstructionSet]) -> Result<InstructionSet, String> {
+    let Some(value) = value.filter(|value| !value.is_empty()) else {
+        return Ok(available.iter().copied().max().unwrap_or(Scalar));
+    };
+    let here: Vec<&str> = NAMES.iter().filter(|(_, set)| available.contains(set)).map(|(name, _)| *name).collect();
+    let here = here.join(", ");
     match NAMES.iter().find(|(name, _)| *name == value) {
-        Some(&(_, set)) if set <= widest => Ok(set),
+        Some((_, set)) if available.contains(set) => Ok(*set),
         Some(_) => Err(format!("{VARIABLE}={value}: this processor does not have these instructions (it has {here})")),
         None => Err(format!("{VARIABLE}={value} is not an instruction set; this processor has {here}")),
     }
@@ -53,14 +65,19 @@ fn setting() -> &'static Result<InstructionSet, String> {
     static SETTING: OnceLock<Result<InstructionSet, String>> = OnceLock::new();
     SETTING.get_or_init(|| {
         let value = std::env::var_os(VARIABLE);
-        chosen(value.map(|value| value.to_string_lossy().into_owned()).as_deref(), widest())
+        chosen(value.map(|value| value.to_string_lossy().into_owned()).as_deref(), &available())
     })
 }
 
-/// Returns whether kernels may use these instructions, which is the same for the whole process.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+/// Returns whether kernels may use instructions as wide as these, which is the same for the whole process.
 pub(crate) fn has(set: InstructionSet) -> bool {
     setting().as_ref().is_ok_and(|chosen| set <= *chosen)
+}
+
+/// Returns whether these are the widest instructions that kernels may use.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn is_chosen(set: InstructionSet) -> bool {
+    setting().as_ref().is_ok_and(|chosen| set == *chosen)
 }
 
 /// Checks that the variable names instructions of this processor.
@@ -77,13 +94,20 @@ mod tests {
 
     #[test]
     fn the_variable_names_instructions_that_there_are() {
-        assert_eq!(chosen(None, InstructionSet::Avx2), Ok(InstructionSet::Avx2));
-        assert_eq!(chosen(Some(""), InstructionSet::Avx512), Ok(InstructionSet::Avx512));
-        assert_eq!(chosen(Some("scalar"), InstructionSet::Avx512), Ok(InstructionSet::Scalar));
-        assert_eq!(chosen(Some("avx512"), InstructionSet::Avx512), Ok(InstructionSet::Avx512));
-        let missing = chosen(Some("avx512"), InstructionSet::Avx2).unwrap_err();
-        assert!(missing.contains("scalar, avx2") && missing.contains("does not have"), "{missing}");
-        let unknown = chosen(Some("mmx"), InstructionSet::Scalar).unwrap_err();
+        let narrow = [Scalar, Sse2, Avx2];
+        let wide = [Scalar, Sse2, Avx2, Avx512];
+        assert_eq!(chosen(None, &narrow), Ok(Avx2));
+        assert_eq!(chosen(None, &[Scalar, Sse2]), Ok(Sse2));
+        assert_eq!(chosen(None, &[Scalar, Neon]), Ok(Neon));
+        assert_eq!(chosen(Some(""), &wide), Ok(Avx512));
+        assert_eq!(chosen(Some("scalar"), &wide), Ok(Scalar));
+        assert_eq!(chosen(Some("sse2"), &wide), Ok(Sse2));
+        assert_eq!(chosen(Some("avx512"), &wide), Ok(Avx512));
+        let missing = chosen(Some("avx512"), &narrow).unwrap_err();
+        assert!(missing.contains("scalar, sse2, avx2") && missing.contains("does not have"), "{missing}");
+        let missing = chosen(Some("avx2"), &[Scalar, Neon]).unwrap_err();
+        assert!(missing.contains("scalar, neon") && missing.contains("does not have"), "{missing}");
+        let unknown = chosen(Some("mmx"), &[Scalar]).unwrap_err();
         assert!(unknown.contains("FOREBAY_ISA=mmx") && unknown.contains("scalar"), "{unknown}");
     }
 }

@@ -1,16 +1,21 @@
-//! Eight or sixteen single-precision numbers at once, with fused multiply-add if the CPU has it.
+//! Eight or sixteen single-precision numbers at once, with fused multiply-adds.
 //!
-//! Kernels are written once over [`Vector`] and compiled for each type that implements it; the widest one that the CPU supports runs.
+//! Kernels are written once over [`Vector`] and compiled for each type that implements it; the widest one that the CPU supports runs. All
+//! give the same bits, except [`Plain<false>`](Plain), for x86-64 processors that have no instruction for fused multiply-adds.
 //! Kernels that add up the numbers of a vector use eight of them on every CPU ([`dispatch`]), so that their sums have one order. Kernels
 //! whose sums each stay in one lane can use sixteen ([`dispatch_wide`]).
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod plain;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+#[cfg(target_arch = "aarch64")]
+pub(super) use neon::{Neon, has_neon};
 pub(super) use plain::Plain;
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86::{Avx2, Avx512, has_avx2, has_avx512};
+pub(super) use x86::{Avx2, Avx512, has_avx2, has_avx512, is_unfused};
 
 /// Numbers in a vector for kernels that add up the numbers of a vector.
 pub(super) const LANES: usize = 8;
@@ -176,9 +181,18 @@ macro_rules! dispatch {
                     // SAFETY: as above.
                     return unsafe { with_avx2($argument) };
                 }
+                if $crate::host::kernels::simd::is_unfused() {
+                    // SAFETY: the caller's promises.
+                    return unsafe { $body::<$crate::host::kernels::simd::Plain<false>>($argument) };
+                }
+            }
+            #[cfg(target_arch = "aarch64")]
+            if $crate::host::kernels::simd::has_neon() {
+                // SAFETY: the caller's promises, and every aarch64 processor has NEON.
+                return unsafe { $body::<$crate::host::kernels::simd::Neon>($argument) };
             }
             // SAFETY: the caller's promises.
-            unsafe { $body::<$crate::host::kernels::simd::Plain>($argument) }
+            unsafe { $body::<$crate::host::kernels::simd::Plain<true>>($argument) }
         }
     };
 }

@@ -4,6 +4,9 @@
 //! strips of [`STRIP`]: for every four terms in order, the four bytes of each column. Sums are exact in 32 bits and wrap around, so every
 //! engine gives the same results.
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
+
 use std::sync::OnceLock;
 
 use crate::host::isa::{self, InstructionSet};
@@ -27,6 +30,9 @@ pub(super) enum Engine {
     /// Products of 16-bit integers, because those of 8-bit integers saturate.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// Vectors of 128 bits.
+    #[cfg(target_arch = "aarch64")]
+    NeonDots,
     /// Code that the compiler translates for any target.
     Portable,
 }
@@ -38,7 +44,7 @@ impl Engine {
     }
 
     /// Returns the engines that this processor supports with the given vector instructions, the fastest first.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
+    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(unused_variables))]
     pub(super) fn with(has: impl Fn(InstructionSet) -> bool) -> Vec<Engine> {
         let mut all = Vec::new();
         #[cfg(target_arch = "x86_64")]
@@ -50,6 +56,10 @@ impl Engine {
                 all.extend(x86::has_avx_vnni().then_some(Engine::AvxVnni));
                 all.push(Engine::Avx2);
             }
+        }
+        #[cfg(target_arch = "aarch64")]
+        if has(InstructionSet::Neon) && neon::has_dots() {
+            all.push(Engine::NeonDots);
         }
         all.push(Engine::Portable);
         all
@@ -114,6 +124,8 @@ pub(super) unsafe fn add_products(
                 Engine::AvxVnni => x86::tile_vnni(own, (panel, strips), quads, sums),
                 #[cfg(target_arch = "x86_64")]
                 Engine::Avx2 => x86::tile_avx2(own, (panel, strips), quads, sums),
+                #[cfg(target_arch = "aarch64")]
+                Engine::NeonDots => neon::tile_dots(own, (panel, strips), quads, sums),
                 Engine::Portable => tile::<Plain>(own, (panel, strips), quads, sums),
             };
         }

@@ -122,6 +122,7 @@ impl PanelProduct {
 /// # Safety
 /// The lines must have `count` bytes, and `quads` must have room for four times as many.
 pub(super) unsafe fn interleave(lines: [*const u8; 4], flip: u8, count: usize, quads: *mut u8) {
+    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(unused_mut))]
     let mut done = 0;
     #[cfg(target_arch = "x86_64")]
     {
@@ -138,6 +139,19 @@ pub(super) unsafe fn interleave(lines: [*const u8; 4], flip: u8, count: usize, q
                 _mm_storeu_si128(to.add(1), _mm_unpackhi_epi16(ab, cd));
                 _mm_storeu_si128(to.add(2), _mm_unpacklo_epi16(ab_high, cd_high));
                 _mm_storeu_si128(to.add(3), _mm_unpackhi_epi16(ab_high, cd_high));
+                done += 16;
+            }
+        }
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        use std::arch::aarch64::*;
+        // SAFETY: as above.
+        unsafe {
+            let flips = vdupq_n_u8(flip);
+            while done + 16 <= count {
+                let [a, b, c, d] = lines.map(|line| veorq_u8(vld1q_u8(line.add(done)), flips));
+                vst4q_u8(quads.add(done * 4), uint8x16x4_t(a, b, c, d));
                 done += 16;
             }
         }

@@ -75,7 +75,10 @@ fn check_sums<V: SummedVector>() {
 
 #[test]
 fn vectors_compute_what_numbers_do() {
-    check_sums::<Plain>();
+    check_sums::<Plain<true>>();
+    check_sums::<Plain<false>>();
+    #[cfg(target_arch = "aarch64")]
+    check_sums::<Neon>();
     #[cfg(target_arch = "x86_64")]
     {
         if has_avx2() {

@@ -15,6 +15,37 @@ pub(in super::super) fn has_avx512() -> bool {
     isa::has(InstructionSet::Avx512)
 }
 
+/// Whether kernels round products before they add them.
+pub(in super::super) fn is_unfused() -> bool {
+    isa::is_chosen(InstructionSet::Sse2)
+}
+
+/// a b + c in all lanes, rounded once, by instructions that every processor has; `None` if that takes more than rounding a sum of doubles.
+#[inline(always)]
+pub(super) fn fused_unless_in_the_middle(a: [f32; LANES], b: [f32; LANES], c: [f32; LANES]) -> Option<[f32; LANES]> {
+    // SAFETY: every x86-64 processor has SSE2; pairs of numbers lie in the arrays.
+    unsafe {
+        let mut sums = [0.0; LANES];
+        let mut is_special = _mm_setzero_si128();
+        for pair in (0..LANES).step_by(2) {
+            let doubles =
+                |numbers: &[f32; LANES]| _mm_cvtps_pd(_mm_castpd_ps(_mm_load_sd(numbers.as_ptr().add(pair).cast())));
+            // The product is exact, so only the sum is rounded, to the nearest double. Rounding that to the nearest single-precision number
+            // gives what rounding once does, unless it lies in the middle between two of them, which 29 bits say of numbers that are not
+            // near zero.
+            let sum = _mm_add_pd(_mm_mul_pd(doubles(&a), doubles(&b)), doubles(&c));
+            let low_bits = _mm_and_si128(_mm_castpd_si128(sum), _mm_set1_epi64x(0x1fff_ffff));
+            let is_middle = _mm_cmpeq_epi32(low_bits, _mm_set_epi32(-1, 0x1000_0000, -1, 0x1000_0000));
+            let size = _mm_andnot_pd(_mm_set1_pd(-0.0), sum);
+            let is_near_zero = _mm_cmplt_pd(size, _mm_set1_pd(2.0 * f64::from(f32::MIN_POSITIVE)));
+            let is_near_zero = _mm_and_pd(is_near_zero, _mm_cmpneq_pd(sum, _mm_setzero_pd()));
+            is_special = _mm_or_si128(is_special, _mm_or_si128(is_middle, _mm_castpd_si128(is_near_zero)));
+            _mm_store_sd(sums.as_mut_ptr().add(pair).cast(), _mm_castps_pd(_mm_cvtpd_ps(sum)));
+        }
+        (_mm_movemask_epi8(is_special) == 0).then_some(sums)
+    }
+}
+
 /// AVX2 vectors, with FMA.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Avx2(__m256);
