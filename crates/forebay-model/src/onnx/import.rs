@@ -269,8 +269,9 @@ impl<'a> Reader<'a> {
         for output in &proto.output {
             let name = output.name();
             let id = self.graph.find(name).ok_or_else(|| malformed(format!("no node computes the output '{name}'")))?;
+            // Exporters list a result as often as the network returns it. It is one value with one name.
             if !declared_outputs.insert(id) {
-                return Err(malformed(format!("the output '{name}' is declared twice")));
+                continue;
             }
             // What a ZipMap node makes of scores is declared as a sequence of maps; here, it is a tensor.
             let is_tensor = self.graph.nodes.iter().any(|node| is_zip_map(node) && node.outputs.contains(&Some(id)));

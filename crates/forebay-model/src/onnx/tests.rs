@@ -246,6 +246,13 @@ fn broken_graphs_are_refused_with_the_name_of_what_is_broken() {
 }
 
 #[test]
+fn an_output_that_is_listed_twice_is_one() {
+    let info = || info("y", &[-1, 2]);
+    let graph = parse(GraphProto { output: vec![info(), info()], ..addition() }).unwrap().graph;
+    assert_eq!(graph.outputs, [graph.find("y").unwrap()]);
+}
+
+#[test]
 fn lists_of_graphs_are_unsupported_operators_named_with_their_node() {
     let mut graph = addition();
     let branches = AttributeProto { graphs: vec![GraphProto::default()], ..named("branches", AttributeType::Graphs) };
