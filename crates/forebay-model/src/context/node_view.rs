@@ -129,6 +129,19 @@ impl<'a> NodeView<'a> {
         contents.to_tensor()
     }
 
+    /// Returns whether input `i` is constant and consists of zeros.
+    ///
+    /// # Errors
+    /// Fails if its elements cannot be read.
+    pub fn is_zeros(&self, i: usize) -> Result<bool, ModelError> {
+        let value = self.node.inputs.get(i).copied().flatten();
+        let contents = value.and_then(|value| self.graph.constant_contents(value));
+        match contents.filter(|contents| contents.size_bytes() <= CONSTANT_BYTES_MAX) {
+            Some(contents) => Ok(contents.to_tensor()?.bytes().iter().all(|&byte| byte == 0)),
+            None => Ok(false),
+        }
+    }
+
     /// Returns the integers of input `i`.
     ///
     /// # Errors

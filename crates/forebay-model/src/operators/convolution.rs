@@ -118,11 +118,20 @@ pub(super) fn groups(view: &NodeView) -> Result<u64, ModelError> {
     u64::try_from(groups).ok().filter(|&groups| groups > 0).ok_or_else(error)
 }
 
-fn check_bias(view: &NodeView, channels: u64) -> Result<(), ModelError> {
-    if view.has_input(2) && view.input_type(2)?.shape != [channels] {
-        return Err(view.error(format!("expected a bias of [{channels}], found {}", view.input_type(2)?)));
+/// Whether a node of this many output channels adds a bias. PyTorch's exporter writes zeros of shape `[channels, 2]` for the bias that a
+/// convolution of volumes does not have.
+fn has_bias(view: &NodeView, channels: u64) -> Result<bool, ModelError> {
+    if !view.has_input(2) {
+        return Ok(false);
     }
-    Ok(())
+    let shape = &view.input_type(2)?.shape;
+    if *shape == [channels] {
+        return Ok(true);
+    }
+    if shape.first() == Some(&channels) && view.is_zeros(2)? {
+        return Ok(false);
+    }
+    Err(view.error(format!("expected a bias of [{channels}], found {}", view.input_type(2)?)))
 }
 
 fn convolution(view: NodeView) -> Result<Decomposition, ModelError> {
@@ -140,7 +149,6 @@ pub(super) fn correlated(c: &mut Composer) -> Result<Part, ModelError> {
 /// The result of `Conv` of two parts for a node's attributes and its input 2.
 pub(super) fn convolved(c: &mut Composer, x: &Part, w: &Part) -> Result<Part, ModelError> {
     let (kernel, ty) = correlation(&c.view, x, w)?;
-    check_bias(&c.view, ty.shape[1])?;
     with_bias(c, kernel, [x, w], ty)
 }
 
@@ -163,9 +171,9 @@ pub(super) fn correlation(view: &NodeView, x: &Part, w: &Part) -> Result<(Kernel
     Ok((kernel, TensorType::new(x.ty.data_type, &shape)))
 }
 
-/// Applies a kernel to two parts and, if given, input 2.
+/// Applies a kernel to two parts and, if given, the bias in input 2.
 fn with_bias(c: &mut Composer, kernel: Kernel, [x, w]: [&Part; 2], ty: TensorType) -> Result<Part, ModelError> {
-    if c.view.has_input(2) {
+    if has_bias(&c.view, ty.shape[1])? {
         let bias = c.input(2)?;
         return Ok(c.kernel(kernel, &[x, w, &bias], ty));
     }
@@ -184,7 +192,6 @@ fn transposed_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
         return Err(view.error(format!("input {} and weight {} do not match for {groups} groups", x.ty, w.ty)));
     };
     check_kernel_shape(&view, &w.ty.shape[2..])?;
-    check_bias(&view, filters)?;
     let (window, sizes) = transposed_window(&view, input, &w.ty.shape[2..])?;
     let mut shape = vec![x.ty.shape[0], filters];
     shape.extend(sizes);

@@ -325,6 +325,20 @@ fn scales_and_biases_have_the_type_in_which_the_input_is_normalized() {
 }
 
 #[test]
+fn a_bias_of_zeros_in_two_dimensions_is_none() {
+    let zeros = || tensor(&[3, 2], &[0.0; 6]);
+    for (op_type, filter) in [("Conv", [3, 1, 1, 1, 1]), ("ConvTranspose", [1, 3, 1, 1, 1])] {
+        let inputs = |bias: Input| vec![fed(&[1, 1, 2, 2, 2]), fed(&filter), bias];
+        let launches = launches(op_type, inputs(zeros()), &[]);
+        assert!(matches!(&launches[..], [launch] if launch.reads.len() == 2), "{op_type}");
+        for bias in [tensor(&[3, 2], &[0.0, 0.0, 0.0, 0.0, 0.0, 1.0]), tensor(&[2, 3], &[0.0; 6]), fed(&[3, 2])] {
+            let error = error_of(op_type, 13, inputs(bias), &[]);
+            assert!(error.contains("expected a bias of [3]"), "{error}");
+        }
+    }
+}
+
+#[test]
 fn shapes_and_types_at_the_edge() {
     let scalar = |value: i32| Input::Constant(Tensor::new(Int32, &[], value.to_le_bytes().to_vec()).unwrap());
     let shifted = folded("BitShift", 28, vec![scalar(-8), scalar(1)], &[text("direction", "RIGHT")]);
