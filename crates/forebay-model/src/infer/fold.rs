@@ -24,11 +24,14 @@ const INPUT_BYTES_MAX: u64 = 64 << 20;
 const DEPTH_MAX: u32 = 16;
 /// Contents that take more computations in all are computed immediately.
 const WORK_MAX: u32 = 256;
-/// Operators whose result depends only on the types of their inputs: they fold whether or not the inputs are constant.
-const TYPE_ONLY: [&str; 2] = ["Shape", "Size"];
 
-/// Returns the node's outputs if all inputs are constant and the results are small, or if they have no elements at all. `folded_bytes` have
-/// been folded before.
+/// Whether only the type of an operator's input `i` counts: the operator folds whether or not that input is constant.
+fn is_type_only(op_type: &str, i: usize) -> bool {
+    matches!((op_type, i), ("Shape" | "Size", _) | ("CastLike", 1))
+}
+
+/// Returns the node's outputs if all inputs whose elements count are constant and the results are small, or if they have no elements at all.
+/// `folded_bytes` have been folded before.
 ///
 /// # Errors
 /// Fails if the operator rejects the inputs or they cannot be read.
@@ -44,21 +47,17 @@ pub(super) fn fold(
         return Ok(types.iter().map(empty).collect());
     }
     let Some(evaluate) = row.evaluate else { return Ok(None) };
-    let is_type_only = TYPE_ONLY.contains(&row.op_type);
-    let constant = |value: &ValueId| view.graph.is_constant(*value);
-    if !is_type_only && !view.node.inputs.iter().flatten().all(constant) {
+    let counts = |i: usize, input: &Option<ValueId>| input.filter(|_| !is_type_only(row.op_type, i));
+    let read: Vec<Option<ValueId>> = view.node.inputs.iter().enumerate().map(|(i, input)| counts(i, input)).collect();
+    if !read.iter().flatten().all(|&value| view.graph.is_constant(value)) {
         return Ok(None);
     }
     let sum_bytes =
         |first: u64, ty: &TensorType| first.saturating_add(ty.count().saturating_mul(ty.data_type.size_bytes()));
     let size_bytes = types.iter().fold(0, sum_bytes);
     let small = types.iter().all(|ty| ty.count() <= COUNT_MAX) && size_bytes.saturating_add(folded_bytes) <= BYTES_MAX;
-    if is_type_only {
-        let nothing = vec![None; view.node.inputs.len()];
-        return if small { computed(view, types, evaluate, &nothing) } else { Ok(None) };
-    }
     let inputs: Vec<Option<&Contents>> =
-        view.node.inputs.iter().map(|input| input.and_then(|value| view.graph.initializers.get(&value))).collect();
+        read.iter().map(|input| input.and_then(|value| view.graph.initializers.get(&value))).collect();
     let given = || inputs.iter().copied().flatten();
     let given_bytes = given().map(Contents::ty).fold(0, sum_bytes);
     let waits = given().any(waits) && given().all(is_light);

@@ -338,6 +338,16 @@ fn a_bias_of_zeros_in_two_dimensions_is_none() {
     }
 }
 
+/// So constants that an exporter converts to the type of an input are known.
+#[test]
+fn a_constant_converted_to_the_type_of_an_input_folds() {
+    let y = folded("CastLike", 19, vec![floats(&[1.0, 2.5]), Input::Fed(Float64, vec![3])], &[]);
+    assert_eq!((y.data_type(), y.to_f64().unwrap()), (Float64, vec![1.0, 2.5]));
+    let mut graph = graph_of("CastLike", 19, vec![fed(&[2]), Input::Fed(Float64, vec![3])], &[], 1);
+    infer_node(&mut graph, 0).unwrap();
+    assert!(!graph.is_folded(&graph.nodes[0]));
+}
+
 #[test]
 fn shapes_and_types_at_the_edge() {
     let scalar = |value: i32| Input::Constant(Tensor::new(Int32, &[], value.to_le_bytes().to_vec()).unwrap());
