@@ -252,6 +252,35 @@ fn an_output_that_is_listed_twice_is_one() {
     assert_eq!(graph.outputs, [graph.find("y").unwrap()]);
 }
 
+/// PyTorch's exporter writes zeros of shape `[channels, 2]` for the bias that a convolution of volumes does not have.
+#[test]
+fn a_convolution_of_volumes_has_no_bias_if_its_exporter_wrote_zeros() {
+    let integer = |name: &str, value: i64| AttributeProto { i: Some(value), ..named(name, AttributeType::Int) };
+    let two = AttributeProto { ints: vec![2], ..named("value_ints", AttributeType::Ints) };
+    let zero = AttributeProto { f: Some(0.0), ..named("value_float", AttributeType::Float) };
+    let with = |attributes: &[AttributeProto], node: NodeProto| NodeProto { attribute: attributes.to_vec(), ..node };
+    let graph = GraphProto {
+        node: vec![
+            with(&[integer("start", 0), integer("end", 1)], node("Shape", &["w"], &["channels"])),
+            constant("two", two),
+            with(&[integer("axis", 0)], node("Concat", &["channels", "two"], &["shape"])),
+            constant("zero", zero),
+            node("CastLike", &["zero", "x"], &["number"]),
+            node("Expand", &["number", "shape"], &["bias"]),
+            node("Conv", &["x", "w", "bias"], &["y"]),
+        ],
+        name: Some("volumes".to_string()),
+        initializer: vec![raw("w", OnnxType::Float, &[3, 1, 1, 1, 1], &[0; 12])],
+        input: vec![info("x", &[-1, 1, 2, 2, 2])],
+        output: vec![info("y", &[-1, 3, 2, 2, 2])],
+        ..GraphProto::default()
+    };
+    let mut graph = parse(graph).unwrap().trainable_graph().unwrap();
+    crate::infer::infer(&mut graph, Some(2)).unwrap();
+    let program = crate::lower::lower(&graph, &BTreeSet::new()).unwrap();
+    assert!(matches!(&program.launches[..], [launch] if launch.reads.len() == 2));
+}
+
 #[test]
 fn lists_of_graphs_are_unsupported_operators_named_with_their_node() {
     let mut graph = addition();
