@@ -8,8 +8,8 @@ from typing import Dict, List, Optional, Tuple
 
 import torch
 
-from ._torch_states import place_of, stand_for, traced, untraced
-from .errors import Error
+from ._torch_mathematics import ended
+from ._torch_states import FinalError, place_of, stand_for, traced, untraced
 
 
 class Aliases:
@@ -20,18 +20,26 @@ class Aliases:
         #: Those whose gradients are no longer those of what they stand for.
         self._spoiled: Dict[int, "weakref.ref[torch.Tensor]"] = {}
 
+    def check(self, tensor: torch.Tensor) -> None:
+        """Checks a tensor that is used or returned.
+
+        Raises:
+            forebay.Error: It shares elements with a tensor of another type that was changed.
+        """
+        spoiled = self._spoiled.get(id(tensor))
+        if spoiled is not None and spoiled() is tensor:
+            raise FinalError(
+                "the module uses a tensor after it has changed another one of another type that shares its elements (view(dtype)) in place; change a "
+                "copy (.clone()) instead"
+            )
+
     def use(self, tensor: torch.Tensor) -> None:
         """Notes an operand.
 
         Raises:
-            forebay.Error: It shares elements with a tensor that was changed without gradients, or with another type.
+            forebay.Error: See :meth:`check`.
         """
-        spoiled = self._spoiled.get(id(tensor))
-        if spoiled is not None and spoiled() is tensor:
-            raise Error(
-                "the module uses a tensor after it has changed another one that shares its elements, through which no gradient passes, in place; "
-                "change a copy (.clone()) instead"
-            )
+        self.check(tensor)
         self.note(tensor)
 
     def note(self, tensor: torch.Tensor) -> None:
@@ -52,16 +60,39 @@ class Aliases:
             shared = untraced(lambda: _shared(alias, target))
             if shared is None:
                 continue
-            if alias.dtype != target.dtype or alias.requires_grad and not (target.requires_grad and torch.is_grad_enabled()):
-                self._spoiled[id(alias)] = weakref.ref(alias)
             if alias.dtype != target.dtype:
+                self._spoiled[id(alias)] = weakref.ref(alias)
                 continue
             own, theirs = shared
+            keeps = alias.requires_grad and not (torch.is_grad_enabled() and _is_view_of_same(alias, target))
+            before = copy_of(alias) if keeps else None
             with torch.no_grad():
                 new = target.reshape(-1)
                 new = new if theirs is None else new.gather(0, theirs)
                 whole = alias.reshape(-1).scatter(0, own, new) if own is not None else new
                 stand_for(alias, whole.reshape(alias.shape))
+            if before is not None:
+                keep_gradient(alias, before)
+
+
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a copy of a tensor, which is traced: the exporter would take what a change in place makes of a value for that value."""
+    with torch.no_grad():
+        return tensor.clone()
+
+
+def keep_gradient(tensor: torch.Tensor, before: torch.Tensor) -> None:
+    """Gives a tensor that was changed in place without gradients the gradient of what it was before, as autograd does."""
+    if traced(before) is None:
+        return
+    with torch.no_grad():
+        stand_for(tensor, ended(tensor) + (before - ended(before)))
+
+
+def _is_view_of_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Returns whether autograd knows that a change of one tensor changes another one."""
+    bases = [each._base if each._is_view() else each for each in (one, other)]
+    return bases[0] is bases[1]
 
 
 def _shared(alias: torch.Tensor, target: torch.Tensor) -> Optional[Tuple[Optional[torch.Tensor], Optional[torch.Tensor]]]:

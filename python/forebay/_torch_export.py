@@ -21,9 +21,21 @@ from ._optimizers import Optimizer
 from ._torch_attributes import Attributes, Fixed, kept, warn_about
 from ._torch_dropping import paths_drop
 from ._torch_embeddings import padding_rows_stay
-from ._torch_gradients import FinalError, Places, drawn_only_in_training, keep_input, look, sources, writing_gradients
+from ._torch_gradients import Places, drawn_only_in_training, keep_input, look, sources, writing_gradients
 from ._torch_module import is_training, refuse_hook, refuse_others, refuse_parts
-from ._torch_states import NEXT, Carried, Noticing, States, add_to_names, averages_are_computed, evaluates_otherwise, refused, slots, version
+from ._torch_states import (
+    NEXT,
+    Carried,
+    FinalError,
+    Noticing,
+    States,
+    add_to_names,
+    averages_are_computed,
+    evaluates_otherwise,
+    refused,
+    slots,
+    version,
+)
 from ._torch_tracing import Conversion, as_written, depends_on_batch, exporting, one_way
 from .errors import Error, InvalidArgument
 

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, cast
+from typing import Any, Callable, Dict, List, Optional
 
 import torch
 
-from ._torch_mathematics import correlation, covariance, ctc_loss, digamma, distances_of_pairs, lgamma, most_frequent
+from ._torch_linear_algebra import ALGEBRA
+from ._torch_mathematics import (
+    correlation,
+    covariance,
+    ctc_loss,
+    digamma,
+    distances_of_pairs,
+    ended,
+    inverse_error,
+    lgamma,
+    most_frequent,
+    power_of_two,
+    with_diagonal,
+    with_sign,
+)
+from ._torch_recurrent import lstm
 from .errors import InvalidArgument
 
 _functional: Any = torch.nn.functional
 _untyped: Any = torch
 # With larger products, softplus is the identity in float32.
 _SOFTPLUS_MAX = 20.0
-
-
-class _End(torch.autograd.Function):
-    """Marks a tensor through which no gradient passes."""
-
-    @staticmethod
-    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
-        ctx.mark_non_differentiable(value)
-        return value.clone()
-
-    @staticmethod
-    def symbolic(graph: Any, value: Any) -> Any:
-        """Returns the node that marks it."""
-        return graph.op("forebay::Identity", value).setType(value.type())
-
-
-def ended(value: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor through which no gradient passes, in exports as well."""
-    found: torch.Tensor = cast(Any, _End).apply(value)
-    return found
 
 
 def _inner_product(x: Any, y: Any) -> Any:
@@ -302,6 +297,10 @@ EXPORTED: Dict[Any, Callable[..., Any]] = {
     _untyped.special.gammaln: lgamma,
     _untyped.special.digamma: digamma,
     _untyped.special.psi: digamma,
+    _untyped.special.erfinv: inverse_error,
+    _untyped.special.exp2: power_of_two,
+    _untyped.lstm: lstm,
+    **ALGEBRA,
 }
 for _name, _function in (
     ("cumprod", _running_product),
@@ -320,7 +319,13 @@ for _name, _function in (
     ("fmin", _extreme_number(False)),
     ("index_put", _index_put),
     ("index_add", _index_add),
+    ("erfinv", inverse_error),
+    ("copysign", with_sign),
+    ("exp2", power_of_two),
 ):
     EXPORTED[getattr(torch, _name)] = EXPORTED[getattr(torch.Tensor, _name)] = _function
 EXPORTED[torch.Tensor.index_put_] = EXPORTED[_untyped.index_put_] = _in_place(_index_put)
 EXPORTED[torch.Tensor.index_add_] = _in_place(_index_add)
+EXPORTED[torch.Tensor.fill_diagonal_] = _in_place(with_diagonal)
+for _name, _function in (("erfinv_", inverse_error), ("copysign_", with_sign)):
+    EXPORTED[getattr(torch.Tensor, _name)] = _in_place(_function)

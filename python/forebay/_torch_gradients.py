@@ -17,12 +17,12 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
-from ._torch_aliases import Aliases
+from ._torch_aliases import Aliases, copy_of, keep_gradient
 from ._torch_constants import Constants
 from ._torch_dropping import FUNCTIONS
-from ._torch_functions import EXPORTED, ended
-from ._torch_states import States, counted, notes_statistics, run_following, traced, untraced
-from .errors import Error
+from ._torch_functions import EXPORTED
+from ._torch_mathematics import ended
+from ._torch_states import FinalError, States, changes_first, counted, notes_statistics, overwrite_, run_following, stand_for, traced, untraced
 
 # Parts of PyTorch have no types.
 _untyped: Any = torch
@@ -36,7 +36,7 @@ _RANDOM = frozenset(
     + ["multinomial", "poisson", "randperm", "gumbel_softmax"]
 )
 #: Attributes that the exporter does not know.
-_ADJOINTS: Tuple[Any, ...] = (torch.Tensor.H, torch.Tensor.mH)
+_ADJOINTS: Tuple[Any, ...] = (torch.Tensor.H, torch.Tensor.mH, torch.Tensor.mT)
 #: How ``Function.apply`` is defined.
 _APPLY: Any = vars(torch.autograd.Function)["apply"]
 
@@ -45,10 +45,6 @@ _APPLY: Any = vars(torch.autograd.Function)["apply"]
 _LIKE_ANOTHER = frozenset(["to", "type_as", "expand_as", "view_as", "reshape_as"])
 #: Functions that return what they are given, in other shapes.
 _ONE_BY_ONE = frozenset(["broadcast_tensors", "meshgrid", "atleast_1d", "atleast_2d", "atleast_3d"])
-
-
-class FinalError(Error):
-    """No exporter can write the module."""
 
 
 class _Normalization(torch.autograd.Function):
@@ -143,6 +139,15 @@ class _Watch(_Noting):
             func = EXPORTED.get(func, FUNCTIONS.get(func, func))
         elif getattr(func, "__self__", None) in _ADJOINTS and not args[0].is_complex():
             func = _transposed
+        out = named.get("out")
+        if isinstance(out, torch.Tensor) and not self._states.sharing(out):
+            # The trace would take it for something else.
+            result = self.__torch_function__(func, types, args, {key: value for key, value in named.items() if key != "out"})
+            if result.shape != out.shape:
+                untraced(lambda: out.resize_(result.shape).copy_(result))
+                stand_for(out, result)
+                return out
+            return self.__torch_function__(torch.Tensor.copy_, types, (out, result))
         name = getattr(func, "__name__", "")
         if name in _RANDOM:
             self._places.draws.append(place(frame_of_the_module()))
@@ -155,13 +160,16 @@ class _Watch(_Noting):
             if _is_constant(each):
                 self._places.constants.note(each, lambda: place(frame_of_the_module()))
         given = _sources_of_gradients(func, args, named)
-        if any(each.grad_fn is None and traced(each) is None for each in given):
+        if any(traced(each) is None and not _has_function(each) for each in given):
             raise FinalError(
                 f"the module uses a parameter that is not one of its own {place(frame_of_the_module())}. Register what has it (as an attribute, or in an "
                 "nn.ModuleList), or call requires_grad_(False) if it is a constant"
             )
         for each in operands:
             self._aliases.use(each)
+        # Whether autograd will not see a change of a tensor that has a gradient.
+        may_keep = target is not None and target.requires_grad and (func is overwrite_ or not torch.is_grad_enabled() and changes_first(func))
+        own = copy_of(target) if target is not None and may_keep else None
         result = run_following(func, args, named, self._states.target(func, args, named), self._states)
         if target is not None and target._version != before and not self._states.sharing(target):
             self._aliases.follow(target)
@@ -174,9 +182,11 @@ class _Watch(_Noting):
                 found.append(target)
             for value in found:
                 # A view that is made without gradients says that it requires one, but has no function for it.
-                has_gradient = value.requires_grad and (value.grad_fn is not None or any(value is one for one in given))
+                has_gradient = value.requires_grad and (_has_function(value) or any(value is one for one in given))
                 if not has_gradient and value.is_floating_point() and is_computed(value):
                     self._end(value)
+        if target is not None and own is not None and target._version != before and not self._states.sharing(target):
+            keep_gradient(target, own)
         return result
 
     def _end(self, value: torch.Tensor) -> None:
@@ -225,6 +235,14 @@ class _Look(_Noting):
             if isinstance(value, torch.Tensor) and value.is_floating_point() and not value.requires_grad:
                 self._places.add("lets no gradient pass")
         return result
+
+
+def _has_function(tensor: torch.Tensor) -> bool:
+    """Returns whether a tensor has a gradient function. A view that was changed without gradients, in which it was made, does not say."""
+    try:
+        return tensor.grad_fn is not None
+    except RuntimeError:
+        return False
 
 
 def _is_constant(tensor: torch.Tensor) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable
+from typing import Any, Callable, Sequence, cast
 
+import numpy as np
 import torch
 
 from .errors import InvalidArgument
@@ -14,6 +15,26 @@ _untyped: Any = torch
 _SHIFT = 8
 #: A probability of 0, whose logarithm stays finite.
 _IMPOSSIBLE = -1e30
+
+
+class _End(torch.autograd.Function):
+    """Marks a tensor through which no gradient passes."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        ctx.mark_non_differentiable(value)
+        return value.clone()
+
+    @staticmethod
+    def symbolic(graph: Any, value: Any) -> Any:
+        """Returns the node that marks it."""
+        return graph.op("forebay::Identity", value).setType(value.type())
+
+
+def ended(value: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor through which no gradient passes, in exports as well."""
+    found: torch.Tensor = cast(Any, _End).apply(value)
+    return found
 
 
 def of_positive(function: Callable[[Any, Any], Any], reflected: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
@@ -133,3 +154,49 @@ def distances_of_pairs(length: Callable[..., Any]) -> Callable[..., Any]:
         return length(input[one] - input[other], p, -1, False)
 
     return distances
+
+
+#: Giles' approximations of the inverse error function in float32, by the logarithm of 1 - x * x: near 0, and elsewhere by its root.
+_CENTRAL = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164, 0.246640727, 1.50140941)
+_OUTER = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047, 1.00167406, 2.83297682)
+
+
+def _polynomial(factors: Sequence[float], x: Any) -> Any:
+    found = torch.full_like(x, factors[0])
+    for factor in factors[1:]:
+        found = found * x + factor
+    return found
+
+
+def inverse_error(input: Any) -> Any:
+    """Computes ``erfinv``."""
+    x = ended(input)
+    distance = -((1 - x) * (1 + x)).log()
+    is_central = distance < 5
+    is_end = x.abs() >= 1
+    root = torch.where(is_central | is_end, torch.ones_like(x), distance).sqrt()
+    inner = _polynomial(_CENTRAL, torch.where(is_central, distance, torch.zeros_like(x)) - 2.5)
+    found = torch.where(is_central, inner, _polynomial(_OUTER, root - 3)) * x
+    # Beyond 1 there is none.
+    end = torch.where(x.abs() > 1, float("nan"), x * float("inf"))
+    slope = (found * found).exp() * (math.sqrt(math.pi) / 2)
+    return torch.where(is_end, end, found + slope * (input - x))
+
+
+def with_sign(input: Any, other: Any) -> Any:
+    """Computes ``copysign``. The sign of a zero is that of its reciprocal."""
+    sign = ended(other) if isinstance(other, torch.Tensor) else torch.tensor(float(other))
+    is_negative = (sign < 0) | ((sign == 0) & (1 / sign < 0))
+    return input.abs() * torch.where(is_negative, -1.0, 1.0).to(input.dtype)
+
+
+def with_diagonal(input: Any, fill_value: float, wrap: bool = False) -> Any:
+    """Computes ``fill_diagonal_`` as a function."""
+    filled = np.zeros([int(size) for size in input.shape], bool)
+    np.fill_diagonal(filled, True, wrap)
+    return torch.where(_untyped.from_numpy(filled), torch.full_like(input, fill_value), input)
+
+
+def power_of_two(input: Any) -> Any:
+    """Computes ``exp2``."""
+    return torch.pow(2.0, input)

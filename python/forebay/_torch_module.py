@@ -21,8 +21,8 @@ from ._options import EngineOptions, Size
 from ._torch_attributes import constants, kept, warn_about
 from ._torch_constants import Constants
 from ._torch_embeddings import padding_rows_stay
-from ._torch_gradients import FinalError, Places, look, writing_gradients
-from ._torch_states import NEXT, Carried, Noticing, States, add_to_names, averages_are_computed, refused, slots, version
+from ._torch_gradients import Places, look, writing_gradients
+from ._torch_states import NEXT, Carried, FinalError, Noticing, States, add_to_names, averages_are_computed, refused, slots, version
 from ._torch_tracing import as_written, exporting, one_way
 from .errors import Error, InvalidArgument
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from .errors import InvalidArgument
+from .errors import Error, InvalidArgument
 
 # Parts of PyTorch have no types.
 _untyped: Any = torch
@@ -19,6 +19,10 @@ _instance_norm: Any = _untyped.nn.functional.instance_norm
 _COUNTER = "num_batches_tracked"
 #: What the names of next values begin with.
 NEXT = "next:"
+
+
+class FinalError(Error):
+    """No exporter can write the module."""
 
 
 class Slot(NamedTuple):
@@ -97,7 +101,7 @@ class States:
 
     def target(self, func: Any, args: Tuple[Any, ...], named: Dict[str, Any]) -> Optional[torch.Tensor]:
         """Returns the tensor that a function changes if it holds elements of parameters or buffers, which are then kept."""
-        given = named.get("out", args[0] if args and _changes_first(func) else None)
+        given = named.get("out", args[0] if args and changes_first(func) else None)
         if not isinstance(given, torch.Tensor):
             return None
         names = self._places.get(place_of(given) or 0, [])
@@ -176,7 +180,7 @@ def place_of(tensor: torch.Tensor) -> Optional[int]:
         return None
 
 
-def _changes_first(func: Any) -> bool:
+def changes_first(func: Any) -> bool:
     """Returns whether a function changes its first operand."""
     name = getattr(func, "__name__", "")
     is_own = name.endswith("_") and not name.endswith("__")

@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from . import _torch_functions
-from ._torch_gradients import FinalError, frame_of_the_module, is_computed, is_pytorchs_or_ours, place
-from ._torch_states import untraced
+from ._torch_gradients import frame_of_the_module, is_computed, is_pytorchs_or_ours, place
+from ._torch_states import FinalError, untraced
 from .errors import Error, InvalidArgument
 
 # Parts of PyTorch have no types.

@@ -125,7 +125,91 @@ class Detached(nn.Module):
         return self.other(x) - (whole if self.uses else part)
 
 
-def test_changes_without_gradients() -> None:
-    steps_are_pytorchs(lambda: Detached(False))
-    with pytest.raises(forebay.Error, match="in place; change a copy|lets no gradient pass"):
-        forebay.torch.Trainer(Detached(True), X, nn.MSELoss(), forebay.SGD(0.1))
+@pytest.mark.parametrize("uses", [False, True])
+def test_changes_without_gradients(uses: bool) -> None:
+    steps_are_pytorchs(lambda: Detached(uses))
+
+
+class Unseen(nn.Module):
+    """Returns the results of a layer after a change that autograd does not see."""
+
+    def __init__(self, change: Callable[[Any], Any]) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.layer, self.change = nn.Linear(6, 4), change
+
+    def forward(self, x: Any) -> Any:
+        whole = self.layer(x)
+        found = self.change(whole)
+        return whole if found is None else found
+
+
+def without_gradients(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def changed(x: Any) -> Any:
+        with torch.no_grad():
+            change(x)
+
+    return changed
+
+
+def first_columns(x: Any) -> None:
+    x[:, 0].mul_(3)
+    x.clamp_(-1, 1)
+
+
+def mask_and_mean(x: Any) -> None:
+    x[x > 0] = 0.1
+    x.add_(x.mean())
+
+
+def detached(x: Any) -> None:
+    x.detach().mul_(2)
+
+
+def data(x: Any) -> None:
+    x.data.clamp_(-0.1, 0.1)
+
+
+def other_data(x: Any) -> None:
+    x.data = x.data.clone() * 3
+
+
+def changed_sum(x: Any) -> Any:
+    part = x.detach()
+    part[:, 1] = 7
+    part += 1
+    return x + part
+
+
+def into_others(x: Any) -> Any:
+    parts = [torch.empty(0), torch.zeros_like(x), torch.empty_like(x)]
+    with torch.no_grad():
+        torch.add(x, 1, out=parts[0])
+        torch.mul(x[:, :2], 2, out=parts[1][:, :2])
+        torch.clamp(x, -0.5, 0.5, out=parts[2])
+    return x * parts[0] + parts[1] + parts[2]
+
+
+UNSEEN: Dict[str, Callable[[Any], Any]] = {
+    "detached": detached,
+    "data": data,
+    "set data": other_data,
+    "in place": without_gradients(lambda x: x.mul_(2)),
+    "an item": without_gradients(lambda x: x.__setitem__((slice(None), 0), 0.0)),
+    "views": without_gradients(first_columns),
+    "a mask": without_gradients(mask_and_mean),
+    "detached and used": changed_sum,
+    "the detached output of a function": without_gradients(lambda x: torch.clamp(x, -0.5, 0.5, out=x.detach())),
+    "outputs of functions": into_others,
+}
+
+
+@pytest.mark.parametrize("change", UNSEEN)
+def test_changes_that_autograd_does_not_see(change: str) -> None:
+    steps_are_pytorchs(lambda: Unseen(UNSEEN[change]))
+
+
+def test_a_change_as_another_type_is_refused() -> None:
+    module = Unseen(without_gradients(lambda x: x.view(torch.int32).mul_(2)))
+    with pytest.raises(forebay.Error):
+        forebay.torch.Trainer(module, X, nn.MSELoss(), forebay.SGD(0.1))
