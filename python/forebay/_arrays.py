@@ -118,6 +118,14 @@ def input_to_native(value: Any, expected: Optional[str]) -> Native:
     return to_native(value, expected)
 
 
+def named_to_native(name: str, value: Any, expected: Optional[str]) -> Native:
+    """Converts an input of a model like :func:`input_to_native`, with errors that name it."""
+    try:
+        return input_to_native(value, expected)
+    except (InvalidArgument, ValueError) as error:
+        raise InvalidArgument(f"input '{name}': {error}") from error
+
+
 def labels_to_native(value: Any, expected: str, axes: int) -> Native:
     """Converts labels like :func:`input_to_native`, but accepts class numbers of any integer type. ``axes`` is the number of axes of the
     expected labels; if these are targets, a list with one axis less is class numbers, too."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import html
 import json
+import math
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Tuple, Union, cast
 
 from . import _forebay, _options
+from ._checks import number
 from ._model import Model, ModelLike, as_model, native_model
 from ._losses import Loss, loss_named
 from ._optimizers import Optimizer, optimizer_named
@@ -245,6 +247,9 @@ class Plan:
             prices = {os.fspath(machine): price for machine, price in cast("Mapping[Any, float]", machines).items()}
         else:
             prices = {os.fspath(machine): None for machine in machines}
+        for machine, price in prices.items():
+            if price is not None and not (number("a price", price) >= 0 and math.isfinite(price)):
+                raise InvalidArgument(f"the price of '{machine}' must be a finite number of at least 0, but is {price}")
         found: List[Offer] = []
         for machine, price in prices.items():
             plan = again.plan(machine=machine)

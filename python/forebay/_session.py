@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
 
 from . import _forebay, _options
-from ._arrays import from_native, input_to_native
+from ._arrays import from_native, named_to_native
 from ._checks import text
 from ._model import ModelLike, TensorInfo, as_model, infos, native_model
 from ._options import EngineOptions, Size
@@ -108,7 +108,7 @@ class Session:
         if inputs is not None and named:
             raise InvalidArgument("pass inputs as one dictionary or by name, not both")
         given: Mapping[str, Any] = named if inputs is None else by_name(inputs, list(self._types))
-        found = self._native.run({name: input_to_native(value, self._types.get(name)) for name, value in given.items()})
+        found = self._native.run({name: named_to_native(name, value, self._types.get(name)) for name, value in given.items()})
         return {name: from_native(found[name]) for name in self._outputs}
 
     def __repr__(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List, Optional
 import torch
 
 from ._torch_linear_algebra import ALGEBRA
+from ._torch_losses import LOSSES
 from ._torch_mathematics import (
     correlation,
     covariance,
@@ -83,6 +84,18 @@ def _cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any
 def _pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Any:
     """The exporter takes powers of negative differences."""
     return _length(x1 - x2 + eps, p, -1, keepdim)
+
+
+def _triplets(
+    anchor: Any, positive: Any, negative: Any, margin: float = 1.0, p: float = 2, eps: float = 1e-6, swap: bool = False, size_average: Any = None,
+    reduce: Any = None, reduction: str = "mean",
+) -> Any:  # fmt: skip
+    """The exporter does not know this loss."""
+    near, far = (_pairwise_distance(anchor, other, p, eps) for other in (positive, negative))
+    if swap:
+        far = torch.minimum(far, _pairwise_distance(positive, negative, p, eps))
+    losses = (margin + near - far).clamp(min=0)
+    return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()
 
 
 def _all_distances(x1: Any, x2: Any, p: float = 2.0, compute_mode: Optional[str] = None) -> Any:
@@ -301,6 +314,8 @@ EXPORTED: Dict[Any, Callable[..., Any]] = {
     _untyped.special.exp2: power_of_two,
     _untyped.lstm: lstm,
     **ALGEBRA,
+    **LOSSES,
+    _functional.triplet_margin_loss: _triplets,
 }
 for _name, _function in (
     ("cumprod", _running_product),

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _forebay, _options
-from ._arrays import Native, all_from_native, copy_of, from_native, input_to_native, labels_to_native, to_native
+from ._arrays import Native, all_from_native, copy_of, from_native, labels_to_native, named_to_native, to_native
 from ._checks import optional, whole
 from ._feed import read_ahead, split_batch
 from ._fit import Callback, Evaluation, Fit, FitSettings, History, StepReport
@@ -383,8 +383,11 @@ class Trainer:
 
     def _batch(self, inputs: Any, labels: Any) -> Tuple[Dict[str, Native], Native]:
         given = by_name(inputs, list(self._types))
-        batch = {name: input_to_native(value, self._types.get(name)) for name, value in given.items()}
-        return batch, labels_to_native(labels, self._labels.dtype, len(self._labels.shape))
+        batch = {name: named_to_native(name, value, self._types.get(name)) for name, value in given.items()}
+        try:
+            return batch, labels_to_native(labels, self._labels.dtype, len(self._labels.shape))
+        except (InvalidArgument, ValueError) as error:
+            raise InvalidArgument(f"labels: {error}") from error
 
     def _preparing(self, data: Iterable[Any]) -> Callable[[Any], Tuple[Dict[str, Native], Native]]:
         """Returns the conversion of batches for :func:`read_ahead`. The batches of a list exist side by side; anything else may write each

@@ -142,3 +142,9 @@ def test_machines_are_taken_as_they_are_listed(digits: str) -> None:
     assert forebay.plan(digits, batch_size=8, machine=machines[0]).seconds == next(
         offer.seconds for offer in by_key if offer.machine == machines[0].key
     )
+
+
+@pytest.mark.parametrize("price", [-1, float("nan"), float("inf")])
+def test_prices_that_are_none_are_refused(digits: str, price: float) -> None:
+    with pytest.raises(forebay.InvalidArgument, match="the price of 'laptop-8gb' must be a finite number of at least 0"):
+        forebay.plan(digits, batch_size=8).cheapest({"laptop-8gb": price})

@@ -330,3 +330,15 @@ def test_messages_name_arguments_of_python(digits: str, batch: Any) -> None:
     sequence = node("SequenceConstruct", ["x", "x"], ["s"]) + graph_input("x", one) + graph_output("s", sequence_type(one))
     with pytest.raises(forebay.InvalidArgument, match="'s' is a sequence of 2 tensors; Python takes and returns only tensors"):
         forebay.Session(model_of(sequence)).run(np.zeros(2, np.float32))
+
+
+def test_values_that_are_not_arrays_are_refused_with_the_name_of_their_input(digits: str, batch: Any) -> None:
+    x, labels = batch
+    session, trainer = forebay.Session(digits), forebay.Trainer(digits, batch_size=50)
+    for value in (None, "abc", [[1], [1, 2]], object(), np.array([1j])):
+        with pytest.raises(forebay.InvalidArgument, match="^input 'x': "):
+            session.run(x=value)
+        with pytest.raises(forebay.InvalidArgument, match="^input 'x': "):
+            trainer.step({"x": value}, labels)
+        with pytest.raises(forebay.InvalidArgument, match="^labels: "):
+            trainer.step(x, value)

@@ -175,6 +175,58 @@ def test_cross_entropies_are_pytorchs(kind: str) -> None:
     compare(nn.Linear(6, 3), *LOSSES[kind])
 
 
+def fixed(x: Any) -> Any:
+    """Targets, through which no gradient passes."""
+    return x.flip(1).detach()
+
+
+#: Losses of the two results of a layer and of targets that are detached.
+DETACHED: Dict[str, Callable[[Any], Any]] = {
+    "absolute": lambda x: functional.l1_loss(x, fixed(x)) + nn.L1Loss(reduction="sum")(x, fixed(x)),
+    "absolute, by the old arguments": lambda x: functional.l1_loss(x, fixed(x), reduce=False).square().sum(),
+    "smooth": lambda x: functional.smooth_l1_loss(x, fixed(x), beta=0.5) + nn.SmoothL1Loss(beta=0.0)(x, fixed(x)),
+    "Huber": lambda x: functional.huber_loss(x, fixed(x), delta=0.5) + nn.HuberLoss(reduction="sum")(x, fixed(x)),
+    "binary": lambda x: functional.binary_cross_entropy(x.sigmoid(), fixed(x).sigmoid(), weight=torch.arange(6.0)),
+    "binary at its ends": lambda x: functional.binary_cross_entropy((x * 0.3 + 0.5).clamp(0, 1), (fixed(x) > 0).float()),
+    "binary with learned targets": lambda x: functional.binary_cross_entropy(fixed(x).sigmoid(), x.sigmoid()),
+    "Poisson": lambda x: functional.poisson_nll_loss(x, fixed(x).abs(), full=True) + nn.PoissonNLLLoss(False)(x.sigmoid(), fixed(x).abs()),
+    "hinge": lambda x: functional.hinge_embedding_loss(x, fixed(x).sign(), margin=0.3),
+    "ranks": lambda x: nn.MarginRankingLoss(0.2)(x, x.flip(0), fixed(x).sign()),
+    "triplets": lambda x: functional.triplet_margin_loss(x, fixed(x), x.flip(0)) + nn.TripletMarginLoss(swap=True, p=1)(x, fixed(x), x.flip(0)),
+    "margins": lambda x: functional.soft_margin_loss(x, fixed(x).sign()),
+    "products of logarithms": lambda x: (torch.xlogy(x.sigmoid(), fixed(x).exp()) + torch.xlogy(torch.zeros(6), x.exp())).square().mean(),
+    "sums in logarithms": lambda x: torch.logaddexp(x, fixed(x)).square().mean(),
+    "added products": lambda x: (torch.addcmul(x, x, fixed(x), value=0.5) + x.addcdiv(x, fixed(x).exp())).square().mean(),
+    "differences": lambda x: (x.diff(n=2) * fixed(x)[:, 2:] + torch.diff(fixed(x), prepend=fixed(x)[:, :1])[:, 2:]).square().mean(),
+    "turned": lambda x: (torch.rot90(x, 2).fliplr() * fixed(x) + x.rot90(1)[:, :6].flipud().sum()).square().mean(),
+}
+
+
+@pytest.mark.parametrize("kind", DETACHED)
+def test_losses_of_what_is_detached(kind: str) -> None:
+    torch.manual_seed(0)
+    compare(nn.Linear(6, 6), lambda result, labels: DETACHED[kind](result) * labels.mean(), SHARES)
+
+
+#: Losses of the samples that have a label.
+SELECTED: Dict[str, Callable[[Any, Any], Any]] = {
+    "cross-entropy": lambda x, mask: functional.cross_entropy(x[mask], LABELS[mask]),
+    "weighted": lambda x, mask: functional.cross_entropy(x[mask], LABELS[mask], weight=WEIGHTS, reduction="sum"),
+    "smoothed": lambda x, mask: functional.cross_entropy(x[mask], LABELS[mask], label_smoothing=0.1),
+    "each": lambda x, mask: functional.cross_entropy(x[mask], LABELS[mask], reduction="none").square().mean(),
+    "negative logarithms": lambda x, mask: functional.nll_loss(x.log_softmax(1)[mask], LABELS[mask]),
+    "gathered": lambda x, mask: -x.log_softmax(1)[mask].gather(1, LABELS[mask][:, None]).mean(),
+    "absolute": lambda x, mask: functional.l1_loss(x[mask], SHARES[mask]) + functional.huber_loss(x[mask], SHARES[mask]),
+    "norms": lambda x, mask: x[mask].norm() + x[mask].logsumexp(0).sum() + x[mask].prod(0).sum(),
+}
+
+
+@pytest.mark.parametrize("kind", SELECTED)
+def test_losses_of_selected_samples(kind: str) -> None:
+    torch.manual_seed(0)
+    compare(nn.Linear(6, 3), lambda result, labels: SELECTED[kind](result, labels[:, 0] > 0.4), SHARES)
+
+
 def test_noise_differs_from_step_to_step() -> None:
     module = nn.Sequential(nn.Linear(6, 3), nn.Flatten())
     module.forward = lambda x: functional.gumbel_softmax(module[0](x), hard=True)
