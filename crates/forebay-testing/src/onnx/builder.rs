@@ -22,6 +22,8 @@ pub enum Value {
     Ints(Vec<i64>),
     /// FLOAT.
     Float(f32),
+    /// STRING.
+    Text(String),
     /// GRAPH.
     Graph(GraphBuilder),
     /// TENSOR of float32.
@@ -215,6 +217,7 @@ fn node(domain: &str, operator: &str, inputs: &[&str], outputs: &[&str], attribu
         let content = match value {
             Value::Float(value) => [vec![2 << 3 | 5], value.to_le_bytes().to_vec(), number(20, 1)].concat(),
             Value::Int(value) => [number(3, value), number(20, 2)].concat(),
+            Value::Text(value) => [text(4, &value), number(20, 3)].concat(),
             Value::Floats(shape, values) => {
                 let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
                 [message(5, &tensor("", FLOAT, &shape, &bytes)), number(20, 4)].concat()

@@ -142,6 +142,79 @@ fn sums_and_means_of_selected_rows_train_as_those_of_masked_rows() {
 }
 
 #[test]
+fn losses_of_selected_rows_train_as_those_that_ignore_the_others() {
+    let begin = || {
+        beginning()
+            .integers("classes", &[3], &[1, 0, 1])
+            .floats("class_weights", &[2], &[0.5, 2.0])
+            .integers("ignored", &[], &[-1])
+            .node("LogSoftmax", &["z"], &["logs"])
+            .node("Where", &["mask", "classes", "ignored"], &["kept"])
+            .node("GatherND", &["z", "places"], &["rows"])
+            .node("GatherND", &["logs", "places"], &["rows_of_logs"])
+            .node("GatherND", &["classes", "places"], &["labels"])
+    };
+    let masked = |op_type, reduction: &str, weights: &[&str]| {
+        let attributes = |ignored: Option<i64>| {
+            let own = [("reduction", Value::Text(reduction.to_string()))];
+            own.into_iter().chain(ignored.map(|label| ("ignore_index", Value::Int(label)))).collect::<Vec<_>>()
+        };
+        let finish = |graph: GraphBuilder| match reduction {
+            "none" => graph
+                .node_with("ReduceSum", &["loss", "zero"], &["value"], vec![("keepdims", Value::Int(0))])
+                .node("Mul", &["y", "value"], &["out"]),
+            _ => graph.node("Mul", &["y", "loss"], &["out"]),
+        };
+        let is_logs = op_type == "NegativeLogLikelihoodLoss";
+        let (rows, all) = if is_logs { ("rows_of_logs", "logs") } else { ("rows", "z") };
+        let found = begin().node_with(op_type, &[&[rows, "labels"], weights].concat(), &["loss"], attributes(None));
+        let expected = begin().node_with(op_type, &[&[all, "kept"], weights].concat(), &["loss"], attributes(Some(-1)));
+        (finish(found), finish(expected))
+    };
+    for op_type in ["SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"] {
+        for reduction in ["mean", "sum", "none"] {
+            for weights in [&[][..], &["class_weights"][..]] {
+                let (found, expected) = masked(op_type, reduction, weights);
+                let all = |(losses, weights): (Vec<f32>, Vec<Vec<f32>>)| [losses, weights.concat()].concat();
+                let (found, expected) = (all(trained(found, &MASKS[..2])), all(trained(expected, &MASKS[..2])));
+                let is_close = found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6);
+                assert!(is_close, "{op_type}, {reduction}: {found:?} {expected:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn norms_and_products_of_selected_rows_leave_out_the_others() {
+    for (op_type, fill) in [
+        ("ReduceProd", 1.0),
+        ("ReduceL1", 0.0),
+        ("ReduceL2", 0.0),
+        ("ReduceSumSquare", 0.0),
+        ("ReduceLogSum", 0.0),
+        ("ReduceLogSumExp", f32::NEG_INFINITY),
+    ] {
+        let reduced = |graph: GraphBuilder, rows: &str| {
+            graph.node_with(op_type, &[rows, "zero"], &["value"], vec![("keepdims", Value::Int(0))]).node(
+                "Mul",
+                &["y", "value"],
+                &["out"],
+            )
+        };
+        let begin = || {
+            beginning()
+                .floats("fill", &[], &[fill])
+                .node("Mul", &["z", "z"], &["squares"])
+                .node("GatherND", &["squares", "places"], &["rows"])
+                .node("Unsqueeze", &["mask", "one"], &["column"])
+                .node("Where", &["column", "squares", "fill"], &["kept"])
+        };
+        let (found, expected) = (reduced(begin(), "rows"), reduced(begin(), "kept"));
+        assert_eq!(trained(found, &MASKS[..2]), trained(expected, &MASKS[..2]), "{op_type}");
+    }
+}
+
+#[test]
 fn evaluation_agrees_with_a_session() {
     let graph = || {
         let rows = beginning().node("GatherND", &["z", "places"], &["rows"]).node("Tanh", &["rows"], &["bent"]);

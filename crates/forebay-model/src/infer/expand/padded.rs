@@ -11,7 +11,7 @@ use forebay_base::{DataType, Tensor};
 
 use super::{constant, integers, node};
 use crate::error::ModelError;
-use crate::graph::{Graph, Node, Operation, Padded, TensorType, ValueId};
+use crate::graph::{Attribute, Graph, Node, Operation, Padded, TensorType, ValueId};
 use crate::operator::NodeView;
 pub(in crate::infer) use marks::note;
 
@@ -127,7 +127,9 @@ pub(super) fn expand(graph: &mut Graph, like: &Node) -> Result<Option<Vec<Node>>
     match op_type {
         "ScatterND" | "ScatterElements" => scatter(graph, like),
         "Slice" => slice(graph, like),
-        "ReduceSum" | "ReduceMean" | "ReduceMax" | "ReduceMin" => reduce(graph, like),
+        "ReduceSum" | "ReduceMean" | "ReduceMax" | "ReduceMin" | "ReduceProd" | "ReduceL1" | "ReduceL2"
+        | "ReduceSumSquare" | "ReduceLogSum" | "ReduceLogSumExp" => reduce(graph, like),
+        "SoftmaxCrossEntropyLoss" | "NegativeLogLikelihoodLoss" => classify(graph, like),
         _ => Ok(None),
     }
 }
@@ -373,8 +375,9 @@ fn reduce(graph: &mut Graph, like: &Node) -> Result<Option<Vec<Node>>, ModelErro
     }
     let (op_type, output) = (like.operation.name(), like.outputs.first().copied().flatten());
     let fill = match op_type {
-        "ReduceMax" => f32::NEG_INFINITY,
+        "ReduceMax" | "ReduceLogSumExp" => f32::NEG_INFINITY,
         "ReduceMin" => f32::INFINITY,
+        "ReduceProd" => 1.0,
         _ => 0.0,
     };
     let is_number = data_type.has_gradients() || fill == 0.0 && op_type == "ReduceSum";
@@ -408,6 +411,42 @@ fn reduce(graph: &mut Graph, like: &Node) -> Result<Option<Vec<Node>>, ModelErro
     let number = c.add("Mul", &[], &[number, each]);
     let mut nodes = c.nodes;
     nodes.push(node(like, "Div", &[], &[sum, number], &[output]));
+    Ok(Some(nodes))
+}
+
+/// Gives surplus rows a label that a loss of classes ignores.
+fn classify(graph: &mut Graph, like: &Node) -> Result<Option<Vec<Node>>, ModelError> {
+    let view = NodeView { graph, node: like };
+    let (scores, labels) = (view.input(0)?, view.input(1)?);
+    let (shape, types) = (view.input_type(0)?.shape.clone(), view.input_type(1)?.clone());
+    let rows = [scores, labels].map(|value| graph.padding.rows.get(&value).copied());
+    let (&[Some(padded), Some(other)], &[Some(output)]) = (&rows, like.outputs.as_slice()) else {
+        return Err(refusal(&view));
+    };
+    let has_plain_weights =
+        like.inputs.get(2).copied().flatten().is_none_or(|weights| !graph.padding.concerns(weights));
+    if padded.axis != 0 || other.axis != 0 || shape[0] != types.shape[0] || !has_plain_weights {
+        return Err(refusal(&view));
+    }
+    let ignored = view.int("ignore_index", -1)?;
+    let has_rows = view.string("reduction", "mean")? == "none";
+    let mut c = Composer { graph, like, nodes: Vec::new() };
+    let none = c.numbers(&[], &[ignored]);
+    let none = if types.data_type == DataType::Int32 { c.add("Cast", &[("to", 6)], &[none]) } else { none };
+    let mask = c.mask(padded, shape[0], types.shape.len());
+    let labels = c.settle("Where", &[mask, labels, none]);
+    let mut loss = like.clone();
+    loss.inputs[1] = Some(labels);
+    if let Operation::Onnx { attributes, .. } = &mut loss.operation {
+        attributes.entry("ignore_index".to_string()).or_insert(Attribute::Int(ignored));
+    }
+    c.nodes.push(loss);
+    let nodes = c.nodes;
+    // The losses of surplus rows are 0.
+    graph.padding.settled.insert(output);
+    if has_rows {
+        graph.padding.rows.insert(output, padded);
+    }
     Ok(Some(nodes))
 }
 

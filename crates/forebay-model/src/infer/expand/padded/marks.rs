@@ -177,6 +177,10 @@ fn outcome(view: &NodeView) -> Result<Padded, ModelError> {
                 _ => refused(),
             }
         }
+        ("GatherElements", Some(first)) if second.is_some_and(|second| second.axis == first.axis) => {
+            let axis = view.axis(view.int("axis", 0)?, out.len())?;
+            if axis == first.axis { refused() } else { at(first, first.axis) }
+        }
         ("GatherND", None) if view.int("batch_dims", 0)? == 0 => match second {
             Some(second) if second.axis + 1 < shape(1)?.len() => at(second, second.axis),
             _ => refused(),
