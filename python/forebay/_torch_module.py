@@ -223,7 +223,11 @@ class _Flat(nn.Module):
         carried = None if states is None else Carried(names, states)
         own = [value if value.dtype == dtype else value.to(dtype) for value, dtype in zip(inputs, self.types)]
         arguments, named = self.call.arguments(own)
-        outputs, self.arrangement = _tree.tree_flatten(self.module(*arguments, **named))
+        outputs, arrangement = _tree.tree_flatten(self.module(*arguments, **named))
+        if _untyped.jit.is_tracing() and len(outputs) == len(self.outputs):
+            # A trace has tensors for sizes, which are numbers otherwise, as in the run before.
+            outputs = [output if isinstance(before, torch.dtype) else before for output, before in zip(outputs, self.outputs)]
+        self.arrangement = arrangement
         for output in outputs:
             if output is not None and not isinstance(output, (torch.Tensor, bool, int, float, str)):
                 raise InvalidArgument(

@@ -240,3 +240,24 @@ def test_ctrl_c_ends_a_wait() -> None:
         finally:
             timer.join()
         assert tensor.sum().item() == 1 << 18
+
+
+def test_ctrl_c_ends_the_first_use_of_much_memory() -> None:
+    sent: list[float] = []
+
+    def interrupt() -> None:
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with forebay.Context() as context:
+        timer = threading.Timer(0.05, interrupt)
+        timer.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                forebay.zeros((1 << 27,))
+                time.sleep(5)  # Where it was over before.
+            assert time.monotonic() - sent[0] < 1
+        finally:
+            timer.join()
+        context.synchronize()
+        assert forebay.ones((3,)).sum().item() == 3

@@ -270,3 +270,21 @@ def test_a_layer_that_is_used_twice_counts_twice() -> None:
     with forebay.torch.Trainer(trained, x) as trainer:
         trainer.step(x, torch.arange(4))
     assert [int(each.norm.num_batches_tracked) for each in (theirs, ours, trained)] == [2, 2, 2]
+
+
+class Sized(nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x), x.shape[0], tuple(x.shape), x.numel() * 2, x.dtype == torch.float32
+
+
+def test_sizes_are_results() -> None:
+    compiled = forebay.torch.compile(Sized())
+    for count in (8, 5):
+        found, *sizes = compiled(torch.randn(count, 6))
+        assert found.shape == (count, 2) and sizes == [count, (count, 6), count * 12, True]
+        assert all(type(each) in (int, tuple, bool) for each in sizes)
+        found.sum().backward()

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use crate::arrays::{Given, Taken, array, data_type, tensor};
 use crate::eager::{Stream, waiting};
 use crate::errors::exception;
-use crate::long_work::obeying_signals;
+use crate::long_work::{obeying_signals, seconds_of};
 
 /// Arrays of at most this size are transferred in one piece.
 const PIECE_BYTES: usize = 4 << 20;
@@ -104,17 +104,23 @@ fn fits(count: usize, type_name: &str, shape: &[u64]) -> PyResult<bool> {
     Ok(forebay::TensorType::new(data_type(type_name)?, shape).checked_size_bytes() == Some(count as u64))
 }
 
-/// Runs work on a stream, without the interpreter lock.
-fn on_stream<T: Send>(
+/// Runs work on a stream, without the interpreter lock. Work on many bytes handles signals.
+fn on_stream<T: Send + 'static>(
     py: Python<'_>,
     stream: &Stream,
-    work: impl FnOnce(&forebay::Context) -> Result<T, Error> + Send,
+    bytes: u64,
+    work: impl FnOnce(&forebay::Context) -> Result<T, Error> + Send + 'static,
 ) -> PyResult<T> {
-    let done = py.detach(|| {
-        let _entered = stream.0.enter();
-        work(stream.0.context())
-    });
-    done.map_err(|error| exception(py, &error))
+    let on = stream.0.clone();
+    obeying_signals(py, seconds_of(bytes), move || {
+        let _entered = on.enter();
+        work(on.context())
+    })
+}
+
+/// Returns the number of bytes of elements, or as many as there can be.
+fn bytes_of(data_type: forebay::DataType, shape: &[u64]) -> u64 {
+    forebay::TensorType::new(data_type, shape).checked_size_bytes().unwrap_or(u64::MAX)
 }
 
 #[pymethods]
@@ -126,7 +132,7 @@ impl DeviceTensor {
         let is_unified = stream.0.context().device().limits().unified;
         if bytes.len() <= PIECE_BYTES || is_unified || !fits(bytes.len(), name, shape)? {
             let array = tensor(given)?;
-            return on_stream(py, stream, |context| {
+            return on_stream(py, stream, array.bytes().len() as u64, move |context| {
                 Ok(DeviceTensor(forebay::DeviceTensor::from_host(context, &array)?))
             });
         }
@@ -134,7 +140,11 @@ impl DeviceTensor {
         let made = DeviceTensor::empty(py, stream, name, shape.clone())?;
         for (piece, bytes) in bytes.chunks(PIECE_BYTES).enumerate() {
             let start = (piece * PIECE_BYTES) as u64;
-            on_stream(py, stream, |_| Ok(made.0.slice().part(start..start + bytes.len() as u64)?.write(bytes)?))?;
+            let written = py.detach(|| {
+                let _entered = stream.0.enter();
+                made.0.slice().part(start..start + bytes.len() as u64)?.write(bytes)
+            });
+            written.map_err(|error| exception(py, &error.into()))?;
             py.check_signals()?;
         }
         Ok(made)
@@ -144,7 +154,7 @@ impl DeviceTensor {
     #[staticmethod]
     fn empty(py: Python<'_>, stream: &Stream, type_name: &str, shape: Vec<u64>) -> PyResult<DeviceTensor> {
         let data_type = data_type(type_name)?;
-        on_stream(py, stream, |context| {
+        on_stream(py, stream, bytes_of(data_type, &shape), move |context| {
             let ty = forebay::TensorType::new(data_type, &shape);
             let bytes = ty.checked_size_bytes().and_then(|bytes| bytes.checked_next_multiple_of(4));
             let reason = || Error::Option { reason: format!("{ty} is larger than the address space") };
@@ -157,7 +167,9 @@ impl DeviceTensor {
     #[staticmethod]
     fn full(py: Python<'_>, stream: &Stream, shape: Vec<u64>, value: Given<'_>) -> PyResult<DeviceTensor> {
         let value = tensor(value)?;
-        on_stream(py, stream, |context| Ok(DeviceTensor(forebay::DeviceTensor::full(context, &shape, &value)?)))
+        on_stream(py, stream, bytes_of(value.data_type(), &shape), move |context| {
+            Ok(DeviceTensor(forebay::DeviceTensor::full(context, &shape, &value)?))
+        })
     }
 
     fn shape(&self) -> Vec<u64> {
@@ -171,7 +183,7 @@ impl DeviceTensor {
     /// Copies the tensor to the host, after the stream's work so far, and waits for the copy.
     fn to_host<'py>(&self, py: Python<'py>, stream: &Stream) -> PyResult<Taken<'py>> {
         let (tensor, on) = (self.0.clone(), stream.0.clone());
-        let copied = waiting(py, &stream.0, move || {
+        let copied = waiting(py, &stream.0, size_bytes(&self.0), move || {
             let _entered = on.enter();
             Ok(tensor.to_host()?)
         })?;
@@ -183,7 +195,7 @@ impl DeviceTensor {
         let py = slf.py();
         let (tensor, on) = (slf.get().0.clone(), stream.0.clone());
         let bytes = tensor.slice().size_bytes().min(size_bytes(&tensor)) as usize;
-        let address = waiting(py, &stream.0, move || {
+        let address = waiting(py, &stream.0, 0, move || {
             let _entered = on.enter();
             Ok(tensor.host_address()?.map(|address| address.expose_provenance()))
         })?;
@@ -199,7 +211,8 @@ impl DeviceTensor {
     }
 
     fn copy_from(&self, py: Python<'_>, stream: &Stream, other: &DeviceTensor) -> PyResult<()> {
-        on_stream(py, stream, |_| Ok(self.0.copy_from(&other.0)?))
+        let (own, other) = (self.0.clone(), other.0.clone());
+        on_stream(py, stream, size_bytes(&self.0), move |_| Ok(own.copy_from(&other)?))
     }
 
     /// Overwrites the tensor with an array of its type and shape.
@@ -217,8 +230,8 @@ impl DeviceTensor {
     }
 
     fn fill(&self, py: Python<'_>, stream: &Stream, value: Given<'_>) -> PyResult<()> {
-        let value = tensor(value)?;
-        on_stream(py, stream, |_| Ok(self.0.fill(&value)?))
+        let (own, value) = (self.0.clone(), tensor(value)?);
+        on_stream(py, stream, size_bytes(&self.0), move |_| Ok(own.fill(&value)?))
     }
 
     /// Launches an ONNX operator on a stream.
@@ -242,8 +255,14 @@ impl DeviceTensor {
             attribute(py, op_type, &name, &value).map(|found| (name, found))
         };
         let attributes = attributes.into_iter().map(value).collect::<PyResult<Vec<_>>>()?;
-        on_stream(py, stream, |context| {
-            let mut operation = context.operation(op_type);
+        let bytes = |held: &Held| match held {
+            Held::Device(tensor) => size_bytes(tensor),
+            Held::Host(array) => array.bytes().len() as u64,
+            Held::None => 0,
+        };
+        let (bytes, op_type) = (inputs.iter().map(bytes).sum(), op_type.to_owned());
+        on_stream(py, stream, bytes, move |context| {
+            let mut operation = context.operation(&op_type);
             if let Some(name) = name {
                 operation = operation.name(&name);
             }

@@ -6,7 +6,7 @@ use forebay::{ContextOptions, DeviceOptions, Error};
 use pyo3::prelude::*;
 
 use crate::errors::exception;
-use crate::long_work::{Maker, obeying_signals};
+use crate::long_work::{Maker, obeying_signals, seconds_of};
 
 /// The options of a device and its memory. Sizes are in bytes.
 #[derive(FromPyObject)]
@@ -100,18 +100,19 @@ impl Context {
     }
 }
 
-/// Waits for work that is not complete yet, and handles signals in the meantime.
+/// Waits for work that is not complete yet, or that handles many bytes, and handles signals in the meantime.
 ///
 /// # Errors
 /// Returns the error of the work as an exception, or the exception that a signal raises.
 pub fn waiting<T: Send + 'static>(
     py: Python<'_>,
     stream: &forebay::Stream,
+    bytes: u64,
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> PyResult<T> {
     // If nothing is in progress, the host does not wait.
     let is_idle = stream.query().unwrap_or(true);
-    obeying_signals(py, if is_idle { 0.0 } else { f64::INFINITY }, work)
+    obeying_signals(py, if is_idle { seconds_of(bytes) } else { f64::INFINITY }, work)
 }
 
 /// A stream.
@@ -136,7 +137,7 @@ impl Stream {
 
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
         let stream = self.0.clone();
-        waiting(py, &self.0, move || Ok(stream.synchronize()?))
+        waiting(py, &self.0, 0, move || Ok(stream.synchronize()?))
     }
 
     fn wait_stream(&self, py: Python<'_>, other: &Stream) -> PyResult<()> {

@@ -19,6 +19,14 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(20);
 /// Models can nest deeply; a main thread has this much.
 const STACK_BYTES: usize = 8 << 20;
 
+/// Work on this many bytes is not known to be short: memory that is used for the first time is slow.
+const LARGE_BYTES: u64 = 32 << 20;
+
+/// Returns the expected duration of work whose duration depends on memory alone: the host does not wait for anything else.
+pub fn seconds_of(bytes: u64) -> f64 {
+    if bytes < LARGE_BYTES { 0.0 } else { f64::INFINITY }
+}
+
 /// Returns whether work with this expected duration runs on the calling thread and ends before the call does.
 pub fn is_short(expected_seconds: f64) -> bool {
     expected_seconds < SHORT_SECONDS

@@ -156,7 +156,8 @@ impl ManagedBuffer {
     /// Fills the buffer with a pattern of four bytes.
     fn fill(&self, py: Python<'_>, stream: &Stream, pattern: [u8; 4]) -> PyResult<()> {
         let (buffer, on) = (self.0.clone(), stream.0.clone());
-        waiting(py, &stream.0, move || {
+        let bytes = self.0.size_bytes();
+        waiting(py, &stream.0, bytes, move || {
             let _entered = on.enter();
             Ok(buffer.fill(pattern)?)
         })
