@@ -6,7 +6,8 @@ use std::process::Command;
 use crate::command::{cargo, has_nextest, program, run, succeeds};
 use crate::{parts, source};
 
-const TARGET: &str = "aarch64-unknown-linux-gnu";
+/// The other processor's target.
+pub const TARGET: &str = "aarch64-unknown-linux-gnu";
 /// Debian's names of the emulator and of the compiler that links.
 const EMULATOR: &str = "qemu-aarch64";
 const LINKER: &str = "aarch64-linux-gnu-gcc";
@@ -73,14 +74,26 @@ fn standard_library() -> Option<StandardLibrary> {
     libraries.join("src/rust/library/Cargo.lock").exists().then_some(StandardLibrary::FromSource)
 }
 
+/// Lets a command that builds for the other processor compile the standard library, unless it is installed.
+///
+/// # Errors
+/// Fails if its sources are not installed, either.
+pub fn give_standard_library(command: &mut Command) -> Result<(), String> {
+    match standard_library() {
+        Some(StandardLibrary::Installed) => {}
+        // Stable compilers build it only if told that they may.
+        Some(StandardLibrary::FromSource) => {
+            command.envs([("RUSTC_BOOTSTRAP", "1"), ("CARGO_UNSTABLE_BUILD_STD", "std")]);
+        }
+        None => return Err(format!("the standard library for {TARGET} is missing (rustup target add {TARGET})")),
+    }
+    Ok(())
+}
+
 /// Returns a command of Cargo for the other processor.
 fn cross(subcommand: &str) -> Result<Command, String> {
     let mut command = cargo(&[subcommand, "--quiet", "--release", "--target", TARGET]);
-    match standard_library() {
-        Some(StandardLibrary::Installed) => {}
-        Some(StandardLibrary::FromSource) => drop(command.arg("-Zbuild-std").env("RUSTC_BOOTSTRAP", "1")),
-        None => return Err(format!("the standard library for {TARGET} is missing")),
-    }
+    give_standard_library(&mut command)?;
     command.env("CARGO_TARGET_DIR", folder());
     command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER);
     command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", format!("{EMULATOR} -L {LIBRARIES}"));

@@ -84,7 +84,7 @@ const HELP: &str = "Development tasks:
   cargo xtask results record [--output FILE]   completes a record read from the standard input; see benches/results/README.md
   cargo xtask package [--no-verify]     every crate as it would be published, in order; uploads nothing
   cargo xtask python                    builds the Python package and tests it; needs python3 with maturin
-  cargo xtask wheel [TARGET]            the Python package as it is released; needs python3 with maturin and ziglang
+  cargo xtask wheel [TARGET [PYTHON..]] the Python package as it is released, tested by a Python of the target; needs python3 with maturin and ziglang
   cargo xtask semver [REVISION]         breaking changes of the library since a revision; needs cargo-semver-checks
   cargo xtask kernels [--check]         compiles kernels/*.slang to SPIR-V; needs FOREBAY_SLANGC, or python3 with pip
 

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::{program, run, succeeds};
-use crate::source;
+use crate::{aarch64, source};
 
 /// The packages that the Python tests need besides the package itself.
 const TESTED_WITH: [&str; 7] = ["numpy", "pytest", "mypy", "mpi4py", "nbclient", "ipykernel", "onnx"];
+/// How Python runs the package's self-test.
+const SELFTEST: [&str; 4] = ["-X", "dev", "-m", "forebay.selftest"];
 /// The oldest C library that a released wheel supports: that of 2018.
 const COMPATIBILITY: &str = "manylinux_2_28";
 
@@ -38,7 +40,8 @@ pub fn test() -> Result<(), String> {
     ]))
 }
 
-/// `cargo xtask wheel [TARGET]`: builds the package as released into `target/wheels` and tests it in an environment with nothing else.
+/// `cargo xtask wheel [TARGET [PYTHON..]]`: builds the package as released into `target/wheels` and tests it in an environment with nothing
+/// else. The words that follow another machine's target run a Python of that machine, in an emulator, which has NumPy.
 ///
 /// # Errors
 /// Fails if a tool is missing or a step fails.
@@ -50,16 +53,23 @@ pub fn wheel(arguments: &[String]) -> Result<(), String> {
     let folder = empty_folder("wheels")?;
     let mut build = maturin();
     build.args(["--release", "--zig", "--compatibility", COMPATIBILITY, "--out"]).arg(&folder);
-    match arguments {
-        [] => {}
-        [target] => drop(build.args(["--target", target])),
-        _ => return Err(format!("cargo xtask wheel accepts one target, not '{}'", arguments.join(" "))),
+    if let [target, ..] = arguments {
+        build.args(["--target", target]);
+        if target == aarch64::TARGET {
+            aarch64::give_standard_library(&mut build)?;
+        }
     }
     run(&mut build)?;
     let built = wheel_in(&folder)?;
     if !built.to_string_lossy().contains(std::env::consts::ARCH) {
-        println!("not tested, because it is for another machine: {}", built.display());
-        return Ok(());
+        let [_, python, words @ ..] = arguments else {
+            println!("not tested, because it is for another machine: {}", built.display());
+            return Ok(());
+        };
+        let unpacked = folder.join("unpacked");
+        run(program("python3").args(["-m", "zipfile", "-e"]).arg(&built).arg(&unpacked))?;
+        let mut test = program(python);
+        return run(test.args(words).args(SELFTEST).current_dir(&unpacked));
     }
     let python = installed(&folder, &["numpy"])?;
     run(&mut selftest(&python, &folder))?;
@@ -116,7 +126,7 @@ fn installed(folder: &Path, packages: &[&str]) -> Result<String, String> {
 /// Returns a command that runs the package's self-test, away from its sources.
 fn selftest(python: &str, folder: &Path) -> Command {
     let mut command = program(python);
-    command.args(["-X", "dev", "-m", "forebay.selftest"]).current_dir(folder);
+    command.args(SELFTEST).current_dir(folder);
     command
 }
 
