@@ -16,7 +16,7 @@ mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_base::{Binding, ByteRange, Command, Launch, MemoryId, Region, Space};
+use forebay_base::{Binding, ByteRange, Command, Kernel, Launch, MemoryId, Region, Space};
 use forebay_model::program::{BufferId, NamedOperand, Operand, Program, ProgramLaunch, Role};
 
 use crate::backing_stores::DISK_ALIGNMENT_BYTES;
@@ -159,7 +159,7 @@ fn each_runs(program: &Program, plan: &Plan) -> Result<(), PlanError> {
                     source.name
                 )));
             }
-            if launch.kernel != source.kernel
+            if !is_same(&launch.kernel, &source.kernel)
                 || !same(&launch.reads, &source.reads)
                 || !same(&launch.writes, &source.writes)
             {
@@ -179,6 +179,11 @@ fn each_runs(program: &Program, plan: &Plan) -> Result<(), PlanError> {
         Some(label) => Err(broken(format!("'{}' runs {} times", program.launches[label].name, runs[label]))),
         None => Ok(()),
     }
+}
+
+/// Whether two kernels are the same, whose numbers can be NaN, which is not equal to itself.
+fn is_same(one: &Kernel, other: &Kernel) -> bool {
+    one == other || format!("{one:?}") == format!("{other:?}")
 }
 
 fn bounds(plan: &Plan) -> Result<(), PlanError> {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use forebay::training::Loss;
 use forebay::{EngineOptions, Error, MemoryMode, MemorySize, Model, OnNan, Session, SessionOptions, Tensor, Trainer};
 use forebay_golden::{Case, host, indices, recipe, trainer, trainer_options};
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder, Value};
 
 fn session(case: &Case) -> Session {
     Session::builder(&case.model()).engine(host(1)).build().unwrap()
@@ -25,6 +26,23 @@ fn inputs_are_named_with_their_shapes() {
     assert!(run(&[("x", flat)]).contains("float32[50, 64]"));
     let integers = Tensor::from_i64(&[50, 1, 8, 8], &[0; 3200]);
     assert!(run(&[("x", integers)]).contains("int64[50, 1, 8, 8]"));
+}
+
+/// NaN is not equal to itself, and kernels that hold it must be.
+#[test]
+fn constants_can_be_nan() {
+    let graph = GraphBuilder::new()
+        .input("x", FLOAT, &["2"])
+        .integers("pads", &[2], &[1, 0])
+        .floats("nan", &[], &[f32::NAN])
+        .node("Pad", &["x", "pads", "nan"], &["padded"])
+        .node_with("LeakyRelu", &["padded"], &["y"], vec![("alpha", Value::Float(f32::NAN))])
+        .output("y", FLOAT, &["3"]);
+    let model = Model::from_bytes(&graph.build()).unwrap();
+    let mut session = Session::builder(&model).engine(host(1)).build().unwrap();
+    let inputs = BTreeMap::from([("x".to_string(), Tensor::from_f32(&[2], &[-1.0, 2.0]))]);
+    let y = session.run(inputs).unwrap()["y"].to_f32().unwrap();
+    assert!(y[0].is_nan() && y[1].is_nan() && y[2] == 2.0, "{y:?}");
 }
 
 #[test]
