@@ -8,7 +8,7 @@ from typing import Dict, List, Optional, Tuple
 
 import torch
 
-from ._torch_mathematics import ended
+from ._torch_mathematics import with_gradient_of
 from ._torch_states import FinalError, place_of, stand_for, traced, untraced
 
 
@@ -65,7 +65,7 @@ class Aliases:
                 continue
             own, theirs = shared
             keeps = alias.requires_grad and not (torch.is_grad_enabled() and _is_view_of_same(alias, target))
-            before = copy_of(alias) if keeps else None
+            before = traced_copy(alias) if keeps else None
             with torch.no_grad():
                 new = target.reshape(-1)
                 new = new if theirs is None else new.gather(0, theirs)
@@ -75,7 +75,7 @@ class Aliases:
                 keep_gradient(alias, before)
 
 
-def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+def traced_copy(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a copy of a tensor, which is traced: the exporter would take what a change in place makes of a value for that value."""
     with torch.no_grad():
         return tensor.clone()
@@ -86,7 +86,7 @@ def keep_gradient(tensor: torch.Tensor, before: torch.Tensor) -> None:
     if traced(before) is None:
         return
     with torch.no_grad():
-        stand_for(tensor, ended(tensor) + (before - ended(before)))
+        stand_for(tensor, with_gradient_of(tensor, before))
 
 
 def _is_view_of_same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, Optional
 import torch
 
 from ._torch_linear_algebra import ALGEBRA
-from ._torch_losses import LOSSES
+from ._torch_losses import LOSSES, reduced
 from ._torch_mathematics import (
     correlation,
     covariance,
@@ -94,8 +94,7 @@ def _triplets(
     near, far = (_pairwise_distance(anchor, other, p, eps) for other in (positive, negative))
     if swap:
         far = torch.minimum(far, _pairwise_distance(positive, negative, p, eps))
-    losses = (margin + near - far).clamp(min=0)
-    return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()
+    return reduced((margin + near - far).clamp(min=0), reduction)
 
 
 def _all_distances(x1: Any, x2: Any, p: float = 2.0, compute_mode: Optional[str] = None) -> Any:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
-from ._torch_aliases import Aliases, copy_of, keep_gradient
+from ._torch_aliases import Aliases, traced_copy, keep_gradient
 from ._torch_constants import Constants
 from ._torch_dropping import FUNCTIONS
 from ._torch_functions import EXPORTED
@@ -169,7 +169,7 @@ class _Watch(_Noting):
             self._aliases.use(each)
         # Whether autograd will not see a change of a tensor that has a gradient.
         may_keep = target is not None and target.requires_grad and (func is overwrite_ or not torch.is_grad_enabled() and changes_first(func))
-        own = copy_of(target) if target is not None and may_keep else None
+        own = traced_copy(target) if target is not None and may_keep else None
         result = run_following(func, args, named, self._states.target(func, args, named), self._states)
         if target is not None and target._version != before and not self._states.sharing(target):
             self._aliases.follow(target)

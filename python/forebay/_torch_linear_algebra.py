@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
-from ._torch_mathematics import ended
+from ._torch_mathematics import ended, with_gradient_of
 from .errors import InvalidArgument
 
 _untyped: Any = torch
@@ -24,11 +24,6 @@ def _transposed(matrix: Any) -> Any:
 
 def _identity(like: Any) -> Any:
     return torch.eye(int(like.shape[-1]), dtype=like.dtype)
-
-
-def _same(value: Any, gradient: Any) -> Any:
-    """Returns a value with the gradient of another one."""
-    return ended(value) + (gradient - ended(gradient))
 
 
 def _square(input: Any) -> Any:
@@ -86,13 +81,13 @@ def _solve_triangle(input: Any, B: Any, *, upper: bool, left: bool = True, unitr
     triangle = _triangle(_square(input), upper)
     if unitriangular:
         triangle = torch.where(_identity(input) > 0, 1.0, triangle)
-    return _solve(triangle, B, left=left) if B.dim() > 1 else B
+    return _solve(triangle, B, left=left)
 
 
 def _determinant_in_logarithms(kind: Any) -> Callable[..., Any]:
     def found(input: Any) -> Any:
         inverse, logarithm, sign = _eliminated(input)
-        return kind((sign, _same(logarithm, (input * _transposed(inverse)).sum((-2, -1)))))
+        return kind((sign, with_gradient_of(logarithm, (input * _transposed(inverse)).sum((-2, -1)))))
 
     return found
 
@@ -102,7 +97,7 @@ def _cholesky(input: Any, *, upper: bool = False) -> Any:
     own = _transposed(input) if upper else input
     lower = own.tril()
     # As in PyTorch, values are those of one triangle, and gradients are symmetric.
-    matrix = _same(lower + _transposed(own.tril(-1)), (own + _transposed(own)) / 2)
+    matrix = with_gradient_of(lower + _transposed(own.tril(-1)), (own + _transposed(own)) / 2)
     numbers = torch.arange(size)
     columns: List[Any] = []
     for step in range(size):

@@ -14,7 +14,8 @@ _untyped: Any = torch
 _reductions: Any = _untyped.nn._reduction
 
 
-def _reduced(losses: Any, reduction: str) -> Any:
+def reduced(losses: Any, reduction: str) -> Any:
+    """Returns the losses, their sum or their mean."""
     return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()
 
 
@@ -28,14 +29,17 @@ def _loss(names: str, compute: Callable[..., Any]) -> Callable[..., Any]:
         reduction = given.pop("reduction", "mean")
         if any(each is not None for each in old):
             reduction = _reductions.legacy_get_string(*old, emit_warning=False)
-        return _reduced(compute(input, **given), reduction)
+        return reduced(compute(input, **given), reduction)
 
     return loss
 
 
-def _difference(input: Any, target: Any, weight: Any = None) -> Any:
-    losses = (input - target).abs()
+def _weighted(losses: Any, weight: Any) -> Any:
     return losses if weight is None else losses * weight
+
+
+def _difference(input: Any, target: Any, weight: Any = None) -> Any:
+    return _weighted((input - target).abs(), weight)
 
 
 def _smooth(input: Any, target: Any, beta: float = 1.0) -> Any:
@@ -45,8 +49,7 @@ def _smooth(input: Any, target: Any, beta: float = 1.0) -> Any:
 
 def _huber(input: Any, target: Any, delta: float = 1.0, weight: Any = None) -> Any:
     size = (input - target).abs()
-    losses = torch.where(size <= delta, 0.5 * size * size, delta * (size - 0.5 * delta))
-    return losses if weight is None else losses * weight
+    return _weighted(torch.where(size <= delta, 0.5 * size * size, delta * (size - 0.5 * delta)), weight)
 
 
 def _binary(input: Any, target: Any, weight: Any = None) -> Any:
@@ -54,7 +57,7 @@ def _binary(input: Any, target: Any, weight: Any = None) -> Any:
     x = ended(input)
     slope = ended((x - target) / ((1 - x) * x).clamp(min=1e-12))
     losses = (target - 1) * (1 - x).log().clamp(min=-100.0) - target * x.log().clamp(min=-100.0) + slope * (input - x)
-    return losses if weight is None else losses * weight
+    return _weighted(losses, weight)
 
 
 def _soft_margin(input: Any, target: Any) -> Any:

@@ -37,6 +37,11 @@ def ended(value: torch.Tensor) -> torch.Tensor:
     return found
 
 
+def with_gradient_of(value: Any, source: Any) -> Any:
+    """Returns a value that has the gradient of another one."""
+    return ended(value) + (source - ended(source))
+
+
 def of_positive(function: Callable[[Any, Any], Any], reflected: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
     """Returns a function of all numbers, from one of numbers from 0.5 on and one that gives the rest from its results."""
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::command::{cargo, has_nextest, program, run, succeeds};
+use crate::command::{cargo, program, run, succeeds, test_runner};
 use crate::{parts, source};
 
 /// The other processor's target.
@@ -27,11 +27,8 @@ pub fn aarch64() -> Result<(), String> {
     let emulated = build()?;
     // The emulator does not give back memory as Linux does, which tests of the device's memory notice.
     run(cross("test")?.args(["--package", "forebay-device", "--lib", "--", "host::kernels"]))?;
-    let tests = match has_nextest() {
-        true => ["nextest", "run", "--package", "forebay-cli", "--test", "suite", "instructions::"],
-        false => ["test", "--quiet", "--package", "forebay-cli", "--test", "suite", "instructions::"],
-    };
-    run(cargo(&tests).env(PROGRAM, emulated))
+    let tests = ["--package", "forebay-cli", "--test", "suite", "instructions::"];
+    run(test_runner().args(tests).env(PROGRAM, emulated))
 }
 
 /// Returns whether the emulator, the linker and the standard library are present.

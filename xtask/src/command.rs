@@ -16,6 +16,14 @@ pub fn has_nextest() -> bool {
     succeeds(&mut cargo(&["nextest", "--version"]))
 }
 
+/// Returns a command that runs tests, with `cargo nextest` if it is there.
+pub fn test_runner() -> Command {
+    match has_nextest() {
+        true => cargo(&["nextest", "run"]),
+        false => cargo(&["test", "--quiet"]),
+    }
+}
+
 /// Returns the path that a variable of the environment names; `None` if the variable is not set or empty.
 pub fn path_variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from)

@@ -1,6 +1,6 @@
 //! `cargo xtask preconditions`: kernels with the standard library's checks of unsafe code, which tests omit for speed.
 
-use crate::command::{cargo, has_nextest, run};
+use crate::command::{run, test_runner};
 
 /// Runs the host's kernels, individually and in whole networks, with debug assertions.
 ///
@@ -13,10 +13,7 @@ pub fn preconditions() -> Result<(), String> {
         [("forebay-device", "--tests", [].as_slice()), ("forebay", "--test=suite", networks.as_slice())]
     {
         // With Cargo's own runner, tests share a process, and the one that measures the process's memory can fail.
-        let mut runner = match has_nextest() {
-            true => cargo(&["nextest", "run"]),
-            false => cargo(&["test", "--quiet"]),
-        };
+        let mut runner = test_runner();
         let checked = ["--config", "profile.dev.package.forebay-device.debug-assertions=true"];
         run(runner.args(["--no-fail-fast", "--package", package, targets]).args(checked).arg("--").args(names))?;
     }

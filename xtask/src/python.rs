@@ -8,8 +8,6 @@ use crate::{aarch64, source};
 
 /// The packages that the Python tests need besides the package itself.
 const TESTED_WITH: [&str; 7] = ["numpy", "pytest", "mypy", "mpi4py", "nbclient", "ipykernel", "onnx"];
-/// How Python runs the package's self-test.
-const SELFTEST: [&str; 4] = ["-X", "dev", "-m", "forebay.selftest"];
 /// The oldest C library that a released wheel supports: that of 2018.
 const COMPATIBILITY: &str = "manylinux_2_28";
 
@@ -25,7 +23,7 @@ pub fn test() -> Result<(), String> {
     if has_torch() {
         borrow_torch(&python)?;
     }
-    run(&mut selftest(&python, &folder))?;
+    run(&mut selftest(program(&python), &folder))?;
     // In development mode, which reports what Python otherwise ignores: files left open, exceptions in destructors.
     run(program(&python).args([
         "-X",
@@ -41,7 +39,8 @@ pub fn test() -> Result<(), String> {
 }
 
 /// `cargo xtask wheel [TARGET [PYTHON..]]`: builds the package as released into `target/wheels` and tests it in an environment with nothing
-/// else. The words that follow another machine's target run a Python of that machine, in an emulator, which has NumPy.
+/// else. The words that follow the target, if any, run the Python that tests it, such as one of another machine in an emulator; it must have
+/// NumPy.
 ///
 /// # Errors
 /// Fails if a tool is missing or a step fails.
@@ -61,18 +60,17 @@ pub fn wheel(arguments: &[String]) -> Result<(), String> {
     }
     run(&mut build)?;
     let built = wheel_in(&folder)?;
-    if !built.to_string_lossy().contains(std::env::consts::ARCH) {
-        let [_, python, words @ ..] = arguments else {
-            println!("not tested, because it is for another machine: {}", built.display());
-            return Ok(());
-        };
+    if let [_, python, words @ ..] = arguments {
         let unpacked = folder.join("unpacked");
         run(program("python3").args(["-m", "zipfile", "-e"]).arg(&built).arg(&unpacked))?;
-        let mut test = program(python);
-        return run(test.args(words).args(SELFTEST).current_dir(&unpacked));
+        let mut python = program(python);
+        python.args(words);
+        run(&mut selftest(python, &unpacked))?;
+    } else if built.to_string_lossy().contains(std::env::consts::ARCH) {
+        run(&mut selftest(program(&installed(&folder, &["numpy"])?), &folder))?;
+    } else {
+        println!("not tested, because it is for another machine:");
     }
-    let python = installed(&folder, &["numpy"])?;
-    run(&mut selftest(&python, &folder))?;
     println!("{}", built.display());
     Ok(())
 }
@@ -124,10 +122,9 @@ fn installed(folder: &Path, packages: &[&str]) -> Result<String, String> {
 }
 
 /// Returns a command that runs the package's self-test, away from its sources.
-fn selftest(python: &str, folder: &Path) -> Command {
-    let mut command = program(python);
-    command.args(SELFTEST).current_dir(folder);
-    command
+fn selftest(mut python: Command, folder: &Path) -> Command {
+    python.args(["-X", "dev", "-m", "forebay.selftest"]).current_dir(folder);
+    python
 }
 
 /// Lets an environment use the packages of `python3` that it does not have itself: PyTorch is too large for another copy.

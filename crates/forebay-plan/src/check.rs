@@ -181,7 +181,7 @@ fn each_runs(program: &Program, plan: &Plan) -> Result<(), PlanError> {
     }
 }
 
-/// Whether two kernels are the same, whose numbers can be NaN, which is not equal to itself.
+/// Whether two kernels are the same. NaN is not equal to itself, but prints the same text.
 fn is_same(one: &Kernel, other: &Kernel) -> bool {
     one == other || format!("{one:?}") == format!("{other:?}")
 }

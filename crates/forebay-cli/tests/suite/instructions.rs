@@ -25,7 +25,7 @@ impl Runner {
                 Some(command)
             }
             Runner::Emulated => {
-                // Set by `cargo xtask aarch64`: the emulator, its arguments, and the program.
+                // Set by `cargo xtask aarch64` and `test`: the emulator, its arguments, and the program.
                 let words = std::env::var("FOREBAY_EMULATED").unwrap_or_default();
                 let mut words = words.split_whitespace();
                 let mut command = Command::new(words.next()?);
@@ -66,10 +66,15 @@ fn golden(name: &str) -> [String; 2] {
 fn train_to_the_same_bits(model: &str, data: &str, flags: &[&str]) {
     let folder = Folder::new();
     let arguments = [&[model, "--data", data], flags].concat();
-    let files = Runner::ALL.map(|runner| runner.trained(&folder, &arguments));
-    let expected = files[0].as_ref().expect("every processor runs what it was compiled for");
-    for (runner, file) in Runner::ALL.iter().zip(&files) {
-        assert!(file.as_ref().is_none_or(|file| file == expected), "{runner:?}: other bits");
+    assert_same_bits(model, |runner| runner.trained(&folder, &arguments));
+}
+
+/// Asserts that all instructions and processors that there are give the same bytes.
+fn assert_same_bits(model: &str, result: impl Fn(Runner) -> Option<Vec<u8>>) {
+    let results = Runner::ALL.map(result);
+    let expected = results[0].as_ref().expect("every processor runs what it was compiled for");
+    for (runner, result) in Runner::ALL.iter().zip(&results) {
+        assert!(result.as_ref().is_none_or(|result| result == expected), "{model}, {runner:?}: other bits");
     }
 }
 
@@ -104,15 +109,11 @@ fn outputs_have_the_same_bits() {
     for name in ["resnet20", "unet3d"] {
         let [model, data] = golden(name);
         let folder = Folder::new();
-        let outputs = Runner::ALL.map(|runner| {
+        assert_same_bits(&model, |runner| {
             let target = folder.text(&format!("{runner:?}"));
             let is_there = runner.runs(&["run", &model, "--inputs", &data, "--output-dir", &target]);
             is_there.then(|| std::fs::read(folder.path(&format!("{runner:?}/logits.npy"))).expect("an output"))
         });
-        assert!(outputs[0].is_some(), "every processor runs what it was compiled for");
-        for (runner, output) in Runner::ALL.iter().zip(&outputs) {
-            assert!(output.is_none() || *output == outputs[0], "{name}, {runner:?}: other bits");
-        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::sync::OnceLock;
 
+use InstructionSet::{Avx2, Avx512, Neon, Scalar, Sse2};
+
 use crate::device::DeviceError;
 
 /// The environment variable that selects the instructions.
@@ -10,20 +12,19 @@ const VARIABLE: &str = "FOREBAY_ISA";
 /// Vector instructions, from the narrowest to the widest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum InstructionSet {
-    /// The instructions that the program was compiled for; fused multiply-adds take several of them if there is none for that. Gives the
-    /// bits of wider instructions.
+    /// The instructions that the program was compiled for. Results have the bits of wider instructions: if there is no instruction for a
+    /// fused multiply-add, several others compute it.
     Scalar,
-    /// What every x86-64 processor has. There is no fused multiply-add among it, so products are rounded before they are added: other bits.
+    /// The instructions that every x86-64 processor has. They have no fused multiply-add, so products are rounded before they are added, and
+    /// results have other bits.
     Sse2,
-    /// What every aarch64 processor has.
+    /// The vector instructions that every aarch64 processor has.
     Neon,
     /// AVX2 with fused multiply-add.
     Avx2,
     /// AVX-512.
     Avx512,
 }
-
-use InstructionSet::{Avx2, Avx512, Neon, Scalar, Sse2};
 
 /// All instruction sets, by name.
 const NAMES: [(&str, InstructionSet); 5] =

@@ -13,33 +13,36 @@ const BYPASSING_BYTES_MIN: u64 = 24 << 20;
 /// Prefetches the cache line of an address, which need not exist: data that is read once, in short pieces, would otherwise arrive late.
 #[inline(always)]
 pub(super) fn prefetch(address: *const f32) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 processor has the instruction, which takes any address.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: every aarch64 processor has the instruction, which takes any address and changes nothing.
-    unsafe {
-        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = address;
+    prefetch_into::<1>(address);
 }
 
 /// Like [`prefetch`], but only into the second-level cache. A core can have more lines on their way there than to the first level, so a long
 /// stream of data that is read once arrives faster.
 #[inline(always)]
 pub(super) fn prefetch_stream(address: *const f32) {
+    prefetch_into::<2>(address);
+}
+
+/// Prefetches into the first-level or the second-level cache, if the processor has an instruction for it.
+#[inline(always)]
+fn prefetch_into<const LEVEL: u32>(address: *const f32) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: as above.
+    // SAFETY: every x86-64 processor has the instructions, which take any address.
     unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(address.cast());
+        use std::arch::x86_64::*;
+        match LEVEL {
+            1 => _mm_prefetch::<{ _MM_HINT_T0 }>(address.cast()),
+            _ => _mm_prefetch::<{ _MM_HINT_T1 }>(address.cast()),
+        }
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
+    // SAFETY: every aarch64 processor has the instructions, which take any address and change nothing.
     unsafe {
-        std::arch::asm!("prfm pldl2keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+        use std::arch::asm;
+        match LEVEL {
+            1 => asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly)),
+            _ => asm!("prfm pldl2keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly)),
+        }
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = address;

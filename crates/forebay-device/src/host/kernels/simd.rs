@@ -44,7 +44,10 @@ pub(super) trait Vector: Copy {
     ///
     /// # Safety
     /// See [`Vector::load`].
-    unsafe fn outline(work: impl FnOnce());
+    #[inline(never)]
+    unsafe fn outline(work: impl FnOnce()) {
+        work();
+    }
     /// Reads adjacent numbers.
     ///
     /// # Safety

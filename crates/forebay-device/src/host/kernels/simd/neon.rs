@@ -47,11 +47,6 @@ impl Vector for Neon {
     const WIDTH: usize = LANES;
     const REGISTERS: usize = 16;
 
-    #[inline(never)]
-    unsafe fn outline(work: impl FnOnce()) {
-        work();
-    }
-
     #[inline(always)]
     unsafe fn load(address: *const f32) -> Self {
         // SAFETY: by the caller's promises (as in all functions).

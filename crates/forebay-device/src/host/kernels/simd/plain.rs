@@ -46,11 +46,6 @@ impl<const FUSED: bool> Vector for Plain<FUSED> {
     const WIDTH: usize = LANES;
     const REGISTERS: usize = 16;
 
-    #[inline(never)]
-    unsafe fn outline(work: impl FnOnce()) {
-        work();
-    }
-
     #[inline(always)]
     unsafe fn load(address: *const f32) -> Self {
         // SAFETY: readable by the caller's promise.
