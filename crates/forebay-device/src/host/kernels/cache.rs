@@ -10,6 +10,9 @@ use crate::host::isa::{self, InstructionSet};
 /// arrays and writes the next in turn takes 1.16 times as long then for arrays of 16 MiB, 0.95 for 24 MiB and 0.70 for 48 MiB.
 const BYPASSING_BYTES_MIN: u64 = 24 << 20;
 
+/// Elements per cache line.
+pub(super) const LINE: usize = 16;
+
 /// Prefetches the cache line of an address, which need not exist: data that is read once, in short pieces, would otherwise arrive late.
 #[inline(always)]
 pub(super) fn prefetch(address: *const f32) {

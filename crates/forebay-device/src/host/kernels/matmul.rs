@@ -17,7 +17,7 @@ use super::{View, unsupported};
 use crate::device::DeviceError;
 
 /// Rows and columns of one task's tile; there are fewer rows if more sums wait than a thread has room for.
-const TILE_ROWS: usize = PRODUCT_ROWS as usize;
+const TILE_ROWS: usize = 2 * PRODUCT_ROWS as usize;
 const TILE_COLUMNS: usize = PRODUCT_COLUMNS as usize;
 /// Columns of a tile of few rows or terms, whose time goes into reading b and writing c: longer pieces of rows are faster.
 const TILE_COLUMNS_FEW: usize = 4 * TILE_COLUMNS;
@@ -635,7 +635,7 @@ mod tests {
         assert_eq!(rows((64, 4 * PANEL), 2), 64);
         assert_eq!(rows((64, PANEL), 4), 16);
         assert_eq!(rows((24, PANEL), 4), 24);
-        assert_eq!(rows((500, 9 * PANEL), 2), 125);
+        assert_eq!(rows((500, 9 * PANEL), 2), 250);
         assert_eq!((rows((1, 1), 2), rows((0, 5), 2)), (1, 1));
     }
 
@@ -691,10 +691,10 @@ mod tests {
             Stored::of(&View { desc: &desc, pointer: std::ptr::NonNull::dangling().as_ptr() })
         });
         let rows = |k: usize, stored: Stored<f32>| tile_rows(k, [StoredMatrix::rows(stored, k); 2].into(), stored);
-        assert_eq!(rows(1 << 23, own), TILE_ROWS);
-        assert_eq!(rows((1 << 23) + 1, own), TILE_ROWS / 2);
-        assert!(rows(usize::MAX, own) >= TILE_ROWS / 4);
-        assert_eq!(rows(1 << 19, half), TILE_ROWS);
-        assert!(rows(usize::MAX, half) >= TILE_ROWS / 8);
+        assert_eq!(rows(1 << 15, own), TILE_ROWS);
+        assert_eq!(rows((1 << 15) + 1, own), TILE_ROWS / 2);
+        assert!(rows(usize::MAX, own) >= TILE_ROWS / 8);
+        assert_eq!(rows(1 << 11, half), TILE_ROWS);
+        assert!(rows(usize::MAX, half) >= TILE_ROWS / 16);
     }
 }

@@ -1,6 +1,6 @@
 //! The inner loops: a tile of target channels times adjacent positions in registers.
 
-use super::super::cache::prefetch;
+use super::super::cache::{LINE, prefetch};
 use super::super::simd::{LANES, SummedVector, Vector};
 
 /// Target channels of a tile.
@@ -10,13 +10,6 @@ pub(super) const CHANNELS: usize = 4;
 pub(super) const CHANNELS_MAX: usize = 8;
 /// Vectors of positions in a tile. With four channels they fill AVX2's sixteen registers: 12 sums, 3 vectors, 1 factor.
 pub(super) const VECTORS: usize = 3;
-
-/// The number of terms of a sum up to which a tile's lines of the target are prefetched before they are summed, since stores would wait for
-/// them. With 16 channels, a convolution of one element takes 0.83 of the time.
-const FEW_TERMS: usize = 32;
-
-/// Weights per cache line.
-pub(super) const LINE: usize = 16;
 
 /// The initial value of a sum.
 #[derive(Clone, Copy)]
@@ -116,7 +109,8 @@ unsafe fn correlate_tile<V: Vector, const C: usize, const N: usize>(
         for (c, sums) in sums.iter_mut().enumerate() {
             for (n, sum) in sums.iter_mut().enumerate() {
                 let target = place.base.wrapping_add(c * place.stride + n * V::WIDTH);
-                if terms.offsets.len() <= FEW_TERMS && !place.bypasses_caches {
+                // Stores would wait for the lines.
+                if !place.bypasses_caches {
                     prefetch(target);
                 }
                 *sum = match start {

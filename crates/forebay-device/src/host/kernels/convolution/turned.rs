@@ -1,12 +1,11 @@
 //! Weights in the order in which the data gradient reads them: w\[output, input, tap] by group, family, input, output and tap.
 
-use super::super::cache::prefetch;
+use super::super::cache::{LINE, prefetch};
 use super::super::parallel::{Pointer, for_each};
 use super::super::simd::{LANES, Vector, dispatch_wide};
 use super::super::stored::{Elements, Stored, widened_brain, widened_half};
 use super::Geometry;
 use super::correlation::Correlation;
-use super::microkernel::LINE;
 use super::slab::{Span, spans};
 
 /// Inputs of a task: their weights for one output are contiguous.

@@ -15,13 +15,13 @@
 //! No operation is ever divided along the last of several spatial dimensions, so which positions are a unit, and thus the bits of a result,
 //! does not depend on how work is divided.
 
-use super::super::cache::prefetch_stream;
+use super::super::cache::{LINE, prefetch_stream};
 use super::super::simd::{Vector, WIDTH_MAX, dispatch_wide, limited};
 use super::super::spatial::Spatial;
 use super::super::stored::{Elements, Stored};
 use super::Geometry;
 use super::axis::Axis;
-use super::microkernel::{CHANNELS, CHANNELS_MAX, LINE, Start, Terms, TileOutput, VECTORS, correlate};
+use super::microkernel::{CHANNELS, CHANNELS_MAX, Start, Terms, TileOutput, VECTORS, correlate};
 use super::quads::{self, scaled_sum};
 use super::slab::{COLUMNS_MAX, SLACK, Slab, Span, even, spans};
 use super::tiles::{Layout, Tile};

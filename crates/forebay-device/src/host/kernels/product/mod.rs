@@ -19,6 +19,7 @@ use std::mem::MaybeUninit;
 use forebay_base::SumTree;
 use forebay_base::kernel::PRODUCT_TERMS;
 
+use super::cache::{LINE, prefetch};
 use super::parallel::wide;
 use super::simd::{Vector, WIDTH_MAX};
 use super::stored::Stored;
@@ -317,6 +318,19 @@ impl Job {
         // SAFETY: the caller's promise.
         let (b, c) = unsafe { (self.b.from(0, first), self.c.from(0, first)) };
         Job { sizes: (m, count, k), b, c, ..*self }
+    }
+
+    /// Prefetches where sums will be written, starting at a row and a column: `R` rows of `N` vectors. If b is transposed or c is large, stores
+    /// would wait for their lines.
+    #[inline(always)]
+    fn prefetch<V: Vector, const R: usize, const N: usize>(&self, [row, column]: [usize; 2]) {
+        if self.c.column_stride != 1 {
+            return;
+        }
+        for r in row..row + R {
+            let line = self.c.base.wrapping_offset(r as isize * self.c.row_stride).wrapping_add(column);
+            (0..N * V::WIDTH).step_by(LINE).for_each(|at| prefetch(line.wrapping_add(at)));
+        }
     }
 
     /// What sums over the terms begin with, starting at a row and a column: `R` rows, and as many columns as there are in `N` vectors.

@@ -3,7 +3,7 @@
 
 use forebay_base::kernel::PRODUCT_TERMS;
 
-use super::super::cache::{prefetch, prefetch_stream};
+use super::super::cache::{LINE, prefetch, prefetch_stream};
 use super::super::simd::{Vector, WIDTH_MAX, dispatch_wide};
 use super::{Aligned, Job, Matrix};
 
@@ -20,8 +20,6 @@ const _: () = assert!(super::FEW_ROWS <= ROWS);
 const ROWS_AHEAD: isize = 16;
 /// How many terms ahead a is prefetched while rows are packed.
 const TERMS_AHEAD: isize = 8;
-/// Elements per cache line.
-const LINE: usize = 16;
 
 /// Rows of a, in blocks of [`ROWS`].
 #[derive(Clone, Copy)]
@@ -229,20 +227,33 @@ struct Run {
 
 impl Run {
     /// While rows after the first tile are multiplied, a part of the next panel is prefetched, because its rows may be so far apart that
-    /// processors do not do so by themselves: one cache line of each term per tile. Returns the first address and the distance to the next
-    /// one; if there is nothing to prefetch, an address that is in a cache and 0.
+    /// processors do not do so by themselves: with each tile, one cache line of each term, or of each column if terms are adjacent.
     #[inline(always)]
-    fn ahead(&self, job: &Job, tile: usize, width: usize) -> (*const f32, isize) {
-        let (_, n, k) = job.sizes;
-        let (b, line) = (job.b, tile.wrapping_sub(1));
-        if self.count > 1 || b.column_stride != 1 || line >= width.div_ceil(LINE) {
-            return (self.target, 0);
+    fn ahead(&self, job: &Job, tile: usize, width: usize) -> Ahead {
+        let ((_, n, k), b) = (job.sizes, job.b);
+        let next = self.column + width;
+        let (lines, stride, count) = match (b.row_stride, b.column_stride) {
+            (stride, 1) => (width.div_ceil(LINE), stride, k),
+            (1, stride) => (k.div_ceil(LINE), stride, width.min(if next < n { n - next } else { n })),
+            _ => (0, 0, 0),
+        };
+        let line = tile.wrapping_sub(1);
+        if self.count > 1 || line >= lines {
+            return Ahead { first: self.target, stride: 0, count: 0 };
         }
         // After the last panel, the first one of the next block of terms.
-        let next = self.column + width;
-        let offset = if next < n { next as isize } else { k as isize * b.row_stride };
-        (b.base.wrapping_offset(offset).wrapping_add(line * LINE), b.row_stride)
+        let offset = if next < n { next as isize * b.column_stride } else { k as isize * b.row_stride };
+        Ahead { first: b.base.wrapping_offset(offset).wrapping_add(line * LINE), stride, count }
     }
+}
+
+/// Cache lines that are prefetched, one with each term.
+#[derive(Clone, Copy)]
+struct Ahead {
+    first: *const f32,
+    /// Elements from one line to the next.
+    stride: isize,
+    count: usize,
 }
 
 /// Multiplies all rows by some panels, which are packed before or while the first rows are computed.
@@ -312,9 +323,18 @@ unsafe fn pack<V: Vector>(b: Matrix, k: usize, columns: usize, stride: usize, ta
             return;
         }
         let blocks = if b.row_stride == 1 { (columns / 8 * 8, k / 8 * 8) } else { (0, 0) };
-        for column in (0..blocks.0).step_by(8) {
+        for first in (0..blocks.0).step_by(LINE) {
             for term in (0..blocks.1).step_by(8) {
-                V::transpose(b.from(term, column).base, b.column_stride, target.add(term * stride + column), stride);
+                if term % LINE == 0 {
+                    // The next columns.
+                    let line = b.base.wrapping_add(term);
+                    let later = |column: usize| line.wrapping_offset(column as isize * b.column_stride);
+                    (first + LINE..first + 2 * LINE).for_each(|column| prefetch(later(column)));
+                }
+                for column in (first..blocks.0.min(first + LINE)).step_by(8) {
+                    let to = target.add(term * stride + column);
+                    V::transpose(b.from(term, column).base, b.column_stride, to, stride);
+                }
             }
         }
         for term in 0..k {
@@ -356,11 +376,12 @@ unsafe fn tiles<V: Vector, const R: usize, const N: usize, const PACKS: bool>(
                 let job = &tiled.job;
                 let (width, k) = (N * V::WIDTH, job.sizes.2);
                 let a = tiled.rows.from(row);
-                let ahead = if PACKS { (columns.base, 0) } else { run.ahead(job, row / R, width) };
+                let ahead = run.ahead(job, row / R, width);
                 for panel in 0..run.count {
                     let column = run.column + panel * width;
                     let seen = columns.base.add(panel * columns.panel_stride);
                     let target = run.target.add(panel * width * k);
+                    job.prefetch::<V, R, N>([row, column]);
                     let sums = job.begin::<V, R, N>([row, column]);
                     let sums = add_terms::<V, R, N, PACKS>(sums, a, k, (seen, columns.stride), target, ahead);
                     job.write([row, column], sums);
@@ -382,12 +403,13 @@ unsafe fn add_terms<V: Vector, const R: usize, const N: usize, const PACKS: bool
     k: usize,
     (mut seen, stride): (*const f32, isize),
     mut target: *mut f32,
-    (mut ahead, ahead_stride): (*const f32, isize),
+    ahead: Ahead,
 ) -> [[V; N]; R] {
     // SAFETY: the caller's promises.
     unsafe {
         let mut factor = a.base.cast_const();
-        for _ in 0..k {
+        let mut line = ahead.first;
+        for term in 0..k {
             let mut vectors = [V::splat(0.0); N];
             for (n, vector) in vectors.iter_mut().enumerate() {
                 *vector = V::load(seen.add(n * V::WIDTH));
@@ -400,8 +422,8 @@ unsafe fn add_terms<V: Vector, const R: usize, const N: usize, const PACKS: bool
                 }
                 target = target.wrapping_add(N * V::WIDTH);
             } else {
-                prefetch_stream(ahead);
-                ahead = ahead.wrapping_offset(ahead_stride);
+                prefetch_stream(line);
+                line = line.wrapping_offset(if term < ahead.count { ahead.stride } else { 0 });
             }
             for (r, sums) in sums.iter_mut().enumerate() {
                 *sums = V::add_multiples(*sums, factor.offset(r as isize * a.row_stride), vectors);
