@@ -54,19 +54,19 @@ impl PatchGradient {
         Tiles::of(geometry, [even(geometry.outputs, outputs_max).next_multiple_of(CHANNELS), input_tile])
     }
 
-    /// The number of buffer elements that [`PatchGradient::add`] needs for a tile.
+    /// The number of buffer elements that [`PatchGradient::write`] needs for a tile.
     pub fn packed_count(self, geometry: &Geometry, [outputs, inputs]: [usize; 2], dy: Stored<f32>) -> usize {
         let of_y = outputs * self.positions;
         self.positions * inputs * geometry.taps() + if self.y_is_dense { dy.room(of_y) } else { of_y }
     }
 
-    /// Adds the sums of products of some channels of y and some of x over some rows of an image (of its first spatial dimension): by output,
+    /// Writes the sums of products of some channels of y and some of x over some rows of an image (of its first spatial dimension): by output,
     /// input and tap. `x` and `dy` begin at their first channel.
     ///
     /// # Safety
     /// The channels must have the geometry's positions, and no one may write them; the buffer must have as many elements as
     /// [`PatchGradient::packed_count`] says, and the sums as many as the tile.
-    pub unsafe fn add(
+    pub unsafe fn write(
         self,
         geometry: &Geometry,
         [outputs, inputs]: [usize; 2],
@@ -78,7 +78,7 @@ impl PatchGradient {
         let (target, len) = (geometry.target, inputs * geometry.taps());
         let dy = Side::of_target(geometry, dy, self.y_is_dense);
         let (lines, buffer) = packed.split_at_mut(self.positions * len);
-        for block in geometry.position_blocks(rows, self.positions) {
+        for (number, block) in geometry.position_blocks(rows, self.positions).enumerate() {
             for (position, line) in (block.start..).zip(lines.chunks_exact_mut(len).take(block.len)) {
                 let position =
                     [position / target[2] / target[1], position / target[2] % target[1], position % target[2]];
@@ -95,7 +95,7 @@ impl PatchGradient {
                     seen,
                     Matrix::rows(sums.as_mut_ptr(), len),
                     1.0,
-                    true,
+                    number > 0,
                 );
             }
         }

@@ -2,6 +2,7 @@
 //! is a matrix product of channels by positions, without the packing of windows.
 
 use super::super::product::{Matrix, PANEL, multiply_few};
+use super::super::simd::WIDTH_MAX;
 use super::super::spatial::Spatial;
 use super::super::stored::{Elements, Stored};
 use super::Geometry;
@@ -64,7 +65,7 @@ impl Pointwise {
     pub fn tile(self, geometry: &Geometry, tiles_min: usize) -> [usize; 2] {
         let Geometry { groups, outputs, inputs, .. } = *geometry;
         let (rows, columns) = if self.by_input { (inputs, outputs) } else { (outputs, inputs) };
-        let mut column_tile = even(columns, COLUMNS_MAX);
+        let mut column_tile = even(columns, COLUMNS_MAX).next_multiple_of(WIDTH_MAX);
         let mut row_tile = even(rows, ROWS_MAX.min(SUMS_MAX / column_tile));
         let count = |row_tile: usize, column_tile: usize| {
             groups.saturating_mul(rows.div_ceil(row_tile)).saturating_mul(columns.div_ceil(column_tile))
@@ -90,7 +91,7 @@ impl Pointwise {
         }
     }
 
-    /// The number of buffer elements that [`Pointwise::add`] needs for a tile.
+    /// The number of buffer elements that [`Pointwise::write`] needs for a tile.
     pub fn packed_count(self, [outputs, inputs]: [usize; 2], [x, dy]: [Stored<f32>; 2]) -> usize {
         let room = |channels: usize, is_dense: bool, elements: Stored<f32>| match is_dense {
             true => elements.room(channels * POSITIONS),
@@ -99,13 +100,13 @@ impl Pointwise {
         room(outputs, self.dense[1], dy) + room(inputs, self.dense[0], x)
     }
 
-    /// Adds the sums of products of some channels of y and some of x, over some rows of an image (of its first spatial dimension). `x` and
+    /// Writes the sums of products of some channels of y and some of x, over some rows of an image (of its first spatial dimension). `x` and
     /// `dy` begin at their first channel.
     ///
     /// # Safety
     /// The channels must have the geometry's positions, and no one may write them; the buffer must have as many elements as
     /// [`Pointwise::packed_count`] says, and the sums as many as there are products of channels.
-    pub unsafe fn add(
+    pub unsafe fn write(
         self,
         geometry: &Geometry,
         [outputs, inputs]: [usize; 2],
@@ -118,7 +119,7 @@ impl Pointwise {
         let [x_is_dense, y_is_dense] = self.dense;
         let x = Side { elements: x, layout: of_x, sizes: source, strides, pads, is_dense: x_is_dense };
         let dy = Side::of_target(geometry, dy, y_is_dense);
-        for block in geometry.position_blocks(rows, POSITIONS) {
+        for (number, block) in geometry.position_blocks(rows, POSITIONS).enumerate() {
             // SAFETY: the caller's promises; operands that are not used in place are packed one after the other.
             unsafe {
                 let (gradients, rest) = dy.channels(target, outputs, block, packed);
@@ -128,7 +129,7 @@ impl Pointwise {
                     false => (outputs, inputs, gradients, seen),
                 };
                 let c = Matrix::rows(sums.as_mut_ptr(), columns);
-                multiply_few((rows, columns, block.len), a, b.transposed(), c, 1.0, true);
+                multiply_few((rows, columns, block.len), a, b.transposed(), c, 1.0, number > 0);
             }
         }
     }
@@ -144,7 +145,7 @@ impl Side {
     /// Returns some channels by positions, in place or packed, and the rest of the buffer.
     ///
     /// # Safety
-    /// As [`Pointwise::add`].
+    /// As [`Pointwise::write`].
     pub unsafe fn channels<'b>(
         &self,
         target: [usize; 3],

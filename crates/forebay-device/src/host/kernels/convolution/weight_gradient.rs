@@ -10,7 +10,7 @@ use forebay_base::SumTree;
 use forebay_base::kernel::reduction_block_rows_of_image;
 
 use super::super::buffer::{BLOCK, Buffer, Target};
-use super::super::parallel::{Pointer, for_each, wide};
+use super::super::parallel::{Pointer, for_each, threads, wide};
 use super::super::stored::Stored;
 use super::super::thread_buffer::{ALIGNMENT, ELEMENTS_MAX, with_buffer};
 use super::Geometry;
@@ -123,7 +123,9 @@ impl<'a> WeightGradient<'a> {
     /// write x and dy, or touch dw and the workspace.
     pub unsafe fn run(&self, x: Stored<f32>, dy: Stored<f32>, dw: Stored<f32>, workspace: Option<Pointer<f32>>) {
         let tiles = self.tiles.count();
-        let subtrees = self.tree().subtrees(if workspace.is_some() { self.slots as u64 } else { 1 });
+        // One thread needs no sums that wait for those of others.
+        let slots = if workspace.is_some() && threads() > 1 { self.slots } else { 1 };
+        let subtrees = self.tree().subtrees(slots as u64);
         let count = subtrees.count() as usize;
         let Some(workspace) = workspace.filter(|_| count > 1) else {
             return for_each(tiles, |tile| {
@@ -215,6 +217,7 @@ impl<'a> WeightGradient<'a> {
             _ => 1,
         };
         let above = SumTree::new(tree.groups().div_ceil(images), tree.group_leaves());
+        let writes = images > 1 || matches!(self.algorithm, Algorithm::Pointwise(_) | Algorithm::Patches(_));
         let size = tile.sums.len;
         // The sums of a chunk, and those that wait for the sums to their right.
         let sums_count = (above.depth() as usize + 1) * size;
@@ -226,7 +229,7 @@ impl<'a> WeightGradient<'a> {
             let mut waiting = 0;
             for leaf in 0..above.leaves() {
                 let own = &mut sums[waiting * size..][..size];
-                if images == 1 {
+                if !writes {
                     own.fill(0.0);
                 }
                 let start = leaf * images;
@@ -244,7 +247,7 @@ impl<'a> WeightGradient<'a> {
         });
     }
 
-    /// Adds the sums of a tile over a chunk, or writes those over several images of one chunk each.
+    /// Adds the sums of a tile over a chunk, or writes them: pointwise, of patches, and over several images of one chunk each.
     ///
     /// # Safety
     /// As [`WeightGradient::run`].
@@ -271,10 +274,10 @@ impl<'a> WeightGradient<'a> {
             let x = x.at((image * geometry.x.image + first_input * geometry.x.channel) as isize);
             let dy = dy.at((image * geometry.y.image + first_output * geometry.y.channel) as isize);
             match &self.algorithm {
-                Algorithm::Pointwise(pointwise) => pointwise.add(geometry, sizes, rows, [x, dy], packed, sums),
+                Algorithm::Pointwise(pointwise) => pointwise.write(geometry, sizes, rows, [x, dy], packed, sums),
                 Algorithm::Depthwise(depthwise) => depthwise.add(geometry, sizes[0], rows, [x, dy], packed, sums),
                 Algorithm::Window(window) => window.add(geometry, sizes, (images, rows), [x, dy], packed, sums),
-                Algorithm::Patches(patches) => patches.add(geometry, sizes, rows, [x, dy], packed, sums),
+                Algorithm::Patches(patches) => patches.write(geometry, sizes, rows, [x, dy], packed, sums),
                 Algorithm::Blocks(blocks) => blocks.add(geometry, sizes, rows, [x, dy], packed, sums),
             }
         }
