@@ -167,8 +167,7 @@ impl Axis {
 }
 
 /// Packs the taps of the last dimension separately if planes are so small that the numbers between two rows would fill vectors, and those of
-/// the rows if the numbers between planes would. If planes are images (`are_images`), their sums wait in a buffer, so that a target with
-/// strides is no obstacle.
+/// the rows if the numbers between planes would. `are_images` says whether planes are images.
 pub(super) fn without_gaps(axes: [Axis; 3], are_images: bool) -> [Axis; 3] {
     let [planes, mut rows, mut columns] = axes;
     let (count, height, width) = (planes.count(), rows.count(), columns.count());
@@ -177,7 +176,7 @@ pub(super) fn without_gaps(axes: [Axis; 3], are_images: bool) -> [Axis; 3] {
     let halves_dense =
         if count > 1 && dense <= PLANE_DENSE_MAX { halves(count * dense) } else { count * halves(dense) };
     let is_small = (are_images || height > 1) && columns.spread > 0 && with_gaps <= POSITIONS_DENSE_MAX;
-    if is_small && (are_images || columns.target_stride == 1) && halves_dense < count * halves(with_gaps - 1) {
+    if is_small && halves_dense < count * halves(with_gaps - 1) {
         columns.pack_taps_apart();
     }
     if columns.spread == 0 && halves_dense < count * halves(dense) {

@@ -42,6 +42,8 @@ const TAPS_MAX: usize = 1 << 20;
 const FAMILIES_MAX: usize = 1 << 18;
 /// The most target elements of a block: in 16 bits, their sums wait in a thread's buffer, next to the packed elements.
 const BLOCK_MAX: usize = FAMILIES_MAX;
+/// The most sums of a channel's families that wait in a thread's buffer, which leaves room for several channels.
+const WAITING_MAX: usize = ELEMENTS_MAX / 8;
 /// The number of tasks that keeps a few threads busy to the end.
 const TASKS_MIN: usize = 8;
 /// Elements of all images from which sources that are read in place are prefetched: adjacent tiles of each channel are read long after one
@@ -65,8 +67,8 @@ pub(super) struct Correlation {
     /// Channels of the source and of the target in a group.
     sources: usize,
     targets: usize,
-    slab: Slab,
-    families: Vec<Family>,
+    pub(super) slab: Slab,
+    pub(super) families: Vec<Family>,
     /// Source channels that are packed together.
     source_chunk: usize,
     /// Target channels of a task.
@@ -77,11 +79,11 @@ pub(super) struct Correlation {
     winograd: Option<Winograd>,
     /// If blocks of the source can be read in place because positions see only themselves: where each channel of a chunk begins.
     in_place: Option<Vec<u32>>,
-    /// Whether the positions of a block have no numbers between them, and planes are images: the sums of a family wait in a thread's buffer,
-    /// in which they are one run. In the target they are many short ones.
-    is_one_run: bool,
+    /// Whether the sums of a family wait in a thread's buffer, in which those of a plane are one run. In the target they are many short ones,
+    /// or lie apart.
+    waits: bool,
     source: Spatial,
-    target: Spatial,
+    pub(super) target: Spatial,
 }
 
 impl Correlation {
@@ -209,8 +211,10 @@ impl Correlation {
         let families = families(geometry, &slab, source_chunk, (sources, targets));
         let plane = [slab.axes[1].count(), slab.axes[2].count()];
         let has_no_gaps = slab.block[1..] == plane && slab.plane_pitch() == plane[0] * plane[1];
+        let run = slab.block[0].saturating_mul(slab.row_pitch()).saturating_mul(slab.block[1]);
+        let lies_apart = slab.axes[2].target_stride > 1 && run <= WAITING_MAX / families.len();
         Ok(Correlation {
-            is_one_run: units.is_none() && geometry.is_joined() && has_no_gaps,
+            waits: units.is_none() && (lies_apart || geometry.is_joined() && has_no_gaps),
             images: geometry.batch,
             groups: geometry.groups,
             sources,
@@ -264,7 +268,7 @@ impl Correlation {
                 let target = target.at(start as isize);
                 let block = Block { activation, source, weights, bias, origin };
                 match target.own() {
-                    _ if self.is_one_run => self.block_in_one_run(&block, targets, target),
+                    _ if self.waits => self.waiting_block(&block, targets, target),
                     Some(base) if target.bypasses_caches() == bypasses_caches => {
                         let output = Output { base, layout: self.target, first: [0; 3], bypasses_caches };
                         with_buffer(self.packed_count(), |packed| {
@@ -295,95 +299,8 @@ impl Correlation {
         target.bypasses_caches() && is_written_once && are_lines && cache::vectors_fill_lines()
     }
 
-    /// Computes one block for some target channels in a thread's buffer, and stores it: 16-bit sums are rounded once.
-    ///
-    /// # Safety
-    /// As [`Correlation::run`]; `target` is the first channel.
-    unsafe fn buffered_block(&self, block: &Block, targets: Span, target: Stored<f32>) {
-        let (first, [planes, rows, columns]) = self.covered(block.origin);
-        let count = planes * rows * columns;
-        let layout = Spatial { image: 0, channel: count, plane: rows * columns, row: columns, span: count };
-        let is_seamless = self.target.row == columns;
-        let (rows, columns) = if is_seamless { (1, rows * columns) } else { (rows, columns) };
-        let store = |part: Span, sums: &[f32]| {
-            for line in 0..part.len * planes * rows {
-                let (channel, plane, row) = (line / rows / planes, line / rows % planes, line % rows);
-                let start = (part.start + channel) * self.target.channel
-                    + (first[0] + plane) * self.target.plane
-                    + (first[1] + row) * self.target.row
-                    + first[2];
-                // SAFETY: the row lies in the target and belongs to no one else.
-                unsafe { target.store(start, &sums[line * columns..][..columns]) };
-            }
-        };
-        // SAFETY: the caller's promises.
-        unsafe { self.sums_in_buffer(block, targets, (count, layout, first), store) };
-    }
-
-    /// Computes one block for some target channels if its positions are one run, in a thread's buffer, and stores it: by family and channel.
-    ///
-    /// # Safety
-    /// As [`Correlation::run`]; `target` is the first channel.
-    unsafe fn block_in_one_run(&self, block: &Block, targets: Span, target: Stored<f32>) {
-        let planes = self.slab.block[0].min(self.slab.axes[0].count() - block.origin[0]);
-        let count = planes * self.slab.plane_pitch();
-        let layout = Spatial { image: 0, channel: count, plane: 0, row: 0, span: count };
-        let store = |part: Span, sums: &[f32]| {
-            for (family, sums) in self.families.iter().zip(sums.chunks_exact(part.len * count)) {
-                let Some((lens, at, layout)) = self.places(family, block.origin, &self.target) else { continue };
-                let is_seamless = layout.pitch == lens[2] && layout.row_stride == lens[2] && layout.column_stride == 1;
-                let (rows, columns) = if is_seamless { (1, lens[1] * lens[2]) } else { (lens[1], lens[2]) };
-                for (channel, sums) in sums.chunks_exact(count).enumerate() {
-                    let start = (part.start + channel) * self.target.channel + at[1] * self.target.row + at[2];
-                    for (plane, sums) in sums.chunks_exact(self.slab.plane_pitch()).enumerate() {
-                        for row in 0..rows {
-                            let place = start + (at[0] + plane) * self.target.plane + row * layout.row_stride;
-                            let sums = &sums[row * layout.pitch..][..columns];
-                            // SAFETY: the row lies in the target and belongs to no one else.
-                            unsafe { layout.store_run(sums, target.at(place as isize)) };
-                        }
-                    }
-                }
-            }
-        };
-        // SAFETY: the caller's promises.
-        unsafe { self.sums_in_buffer(block, targets, (count * self.families.len(), layout, [0; 3]), store) };
-    }
-
-    /// Computes one block for some target channels in a thread's buffer, for as many channels at once as fit, and calls `store` with these
-    /// channels, counted from the first one, and with their sums. A channel has `count` sums, laid out from the target element `first` on.
-    ///
-    /// # Safety
-    /// As [`Correlation::run`].
-    unsafe fn sums_in_buffer(
-        &self,
-        block: &Block,
-        targets: Span,
-        (count, layout, first): (usize, Spatial, [usize; 3]),
-        store: impl Fn(Span, &[f32]),
-    ) {
-        let packed_count = self.packed_count();
-        // There is room for at least one channel of a block, which has at most `BLOCK_MAX` elements.
-        let at_once = (ELEMENTS_MAX.saturating_sub(packed_count) / count.max(1)).clamp(1, targets.len);
-        with_buffer(packed_count + at_once * count, |buffer| {
-            let (packed, sums) = buffer.split_at_mut(packed_count);
-            for part in spans(targets.len, at_once) {
-                let channels = Span { start: targets.start + part.start, len: part.len };
-                // SAFETY: the caller's promises; there is room for the part's channels.
-                unsafe {
-                    let output = Output { base: sums.as_mut_ptr(), layout, first, bypasses_caches: false };
-                    self.block(block, channels, &output, packed);
-                    if let Some(function) = block.activation.function() {
-                        apply_to(function, sums.as_mut_ptr(), [(1, 0); 3], part.len * count);
-                    }
-                }
-                store(part, sums);
-            }
-        });
-    }
-
     /// The part of the target that a block covers: the first element and the number of elements, in each dimension.
-    fn covered(&self, origin: [usize; 3]) -> ([usize; 3], [usize; 3]) {
+    pub(super) fn covered(&self, origin: [usize; 3]) -> ([usize; 3], [usize; 3]) {
         let axes = &self.slab.axes;
         let first: [usize; 3] = std::array::from_fn(|d| origin[d] * axes[d].target_stride);
         let mut sizes: [usize; 3] = std::array::from_fn(|d| {
@@ -502,7 +419,7 @@ impl Correlation {
 
     /// Returns how many positions of a block a family has in each dimension, where the first one is, and where all of them are in planes of
     /// the target, which has the given layout. Returns `None` if there are none.
-    fn places(
+    pub(super) fn places(
         &self,
         family: &Family,
         origin: [usize; 3],
@@ -535,7 +452,7 @@ impl Correlation {
     }
 
     /// The number of elements of a packed chunk of source channels.
-    fn packed_count(&self) -> usize {
+    pub(super) fn packed_count(&self) -> usize {
         match &self.winograd {
             Some(winograd) => winograd.buffer_count(),
             None => self.source_chunk * self.slab.channel_stride + SLACK,
@@ -546,7 +463,7 @@ impl Correlation {
     ///
     /// # Safety
     /// As [`Correlation::run`], with the output instead of the target, and a buffer of [`Correlation::packed_count`] elements.
-    unsafe fn block(&self, block: &Block, targets: Span, output: &Output, packed: &mut [f32]) {
+    pub(super) unsafe fn block(&self, block: &Block, targets: Span, output: &Output, packed: &mut [f32]) {
         let &Block { activation, source, weights, bias, origin } = block;
         if let Some(winograd) = &self.winograd {
             let start: [usize; 3] =
@@ -600,16 +517,17 @@ impl Correlation {
                     }
                     None => (&family.offsets[..], packed.as_ptr()),
                 };
-                let (plane_pitch, plane_stride) =
-                    (self.slab.plane_pitch(), self.slab.axes[0].target_stride * output.layout.plane);
-                let (at, planes, layout, output) = if self.is_one_run {
-                    let count = output.layout.channel;
-                    let base = output.base.wrapping_add(number * targets.len * count);
-                    ([0; 3], 1, Layout::of_run(count), &Output { base, ..*output })
+                let plane_pitch = self.slab.plane_pitch();
+                let (at, planes, plane_stride, layout, output) = if self.waits {
+                    let (planes, run) = self.runs(origin);
+                    let (planes, layout) = Layout::of_run(run).with_planes(planes, plane_pitch, run);
+                    let base = output.base.wrapping_add(number * targets.len * output.layout.channel);
+                    ([0; 3], planes, run, layout, &Output { base, ..*output })
                 } else {
                     let Some((lens, at, layout)) = self.places(family, origin, &output.layout) else { continue };
+                    let plane_stride = self.slab.axes[0].target_stride * output.layout.plane;
                     let (planes, layout) = layout.merged().with_planes(lens[0], plane_pitch, plane_stride);
-                    (std::array::from_fn(|d| at[d] - output.first[d]), planes, layout, output)
+                    (std::array::from_fn(|d| at[d] - output.first[d]), planes, plane_stride, layout, output)
                 };
                 let job = Job {
                     at,
@@ -639,10 +557,10 @@ impl Correlation {
 }
 
 /// One block of positions of one image and group, and its operands.
-struct Block<'a> {
-    activation: Activation,
+pub(super) struct Block<'a> {
+    pub activation: Activation,
     source: Stored<f32>,
     weights: *const f32,
     bias: Option<&'a [f32]>,
-    origin: [usize; 3],
+    pub origin: [usize; 3],
 }

@@ -23,6 +23,7 @@ mod quads;
 mod slab;
 mod tiles;
 mod turned;
+mod waiting;
 mod weight_gradient;
 mod weight_tiles;
 mod window_gradient;
