@@ -27,7 +27,7 @@ def padding_rows_stay(module: nn.Module, others_change_them: bool = False) -> It
     original = _functional.embedding
 
     def embedding(
-        indices: torch.Tensor, weight: torch.Tensor, padding_idx: Optional[int] = None, *others: Any, **named: Any
+        indices: Any, weight: torch.Tensor, padding_idx: Optional[int] = None, *others: Any, **named: Any
     ) -> torch.Tensor:
         found: torch.Tensor = original(indices, weight, padding_idx, *others, **named)
         for each, row, is_zero in rows:
