@@ -58,9 +58,9 @@ def part(shape: Tuple[int, ...], key: Any) -> Part:
         if isinstance(one, slice):
             start, stop, step = one.indices(size)
             count = len(range(start, stop, step))
-            if count == 0:
-                raise InvalidArgument(f"the slice of {size} along axis {axis} has no elements; a tensor needs at least one")
             sizes.append(count)
+            if count == 0:
+                start, stop, step = 0, 0, 1
             # In ONNX, an end of -1 means the last element; the position before the first one is further left.
             stop = stop if stop >= 0 else -size - 1
         else:

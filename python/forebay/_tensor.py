@@ -30,6 +30,8 @@ Shape: TypeAlias = "Union[Whole, Sequence[Whole]]"
 Axes: TypeAlias = "Union[Whole, Sequence[Whole], None]"
 
 _DL_CPU, _DL_VULKAN = 1, 7
+#: Reductions of at least one element, and their results.
+_OF_SOME = {"ReduceMax": "largest one", "ReduceMin": "smallest one"}
 
 
 def _is_operand(value: Any) -> bool:
@@ -434,6 +436,9 @@ class Tensor:
             mask: npt.NDArray[Any] = np.asarray(cast("Any", key))
             if mask.dtype == bool:
                 return self._masked(mask)
+            if isinstance(key, list) and not mask.size:
+                # NumPy takes it for floats.
+                key = mask.astype(np.int64)
         if isinstance(key, (Tensor, np.ndarray, list)):
             chosen = key if isinstance(key, Tensor) else Tensor(cast("Any", key), context=self._context)
             if chosen._type == "bool":
@@ -455,9 +460,7 @@ class Tensor:
         if mask.ndim == 0 or mask.shape != self._shape[: mask.ndim]:
             raise IndexError(f"a mask of shape {mask.shape} does not match a tensor of shape {self._shape}")
         places = np.flatnonzero(mask)
-        if not places.size:
-            raise InvalidArgument("the mask selects no elements; a tensor needs at least one, and forebay.where keeps all")
-        flat = self.reshape(-1, *self._shape[mask.ndim :])
+        flat = self.reshape(mask.size, *self._shape[mask.ndim :])
         # On the device, because a small host array is a constant of the operation, which would be prepared anew for each mask.
         return flat._run("Gather", flat, Tensor(places, context=self._context), axis=0)
 
@@ -468,9 +471,12 @@ class Tensor:
     def reshape(self, *shape: Any) -> Tensor:
         """Returns a copy with the same elements, in the same order, and other sizes, one of which can be -1."""
         sizes = _whole_numbers(shape)
-        if 0 in sizes:
-            raise InvalidArgument(f"cannot reshape {self._shape} to {tuple(sizes)}: a tensor has at least one element, so no size can be 0")
-        return self._run("Reshape", self, np.asarray(sizes, np.int64))
+        if self.size == 0 and sizes.count(-1) == 1:
+            rest = [size for size in sizes if size != -1]
+            if 0 in rest:
+                raise InvalidArgument(f"cannot reshape {self._shape} to {tuple(sizes)}: with another size of 0, any size could be in place of -1")
+            sizes[sizes.index(-1)] = 0
+        return self._run("Reshape", self, np.asarray(sizes, np.int64), allowzero=int(0 in sizes))
 
     def transpose(self, *order: Any) -> Tensor:
         """Returns a copy with the dimensions in another order, or in reverse order if none is given."""
@@ -490,7 +496,15 @@ class Tensor:
             raise InvalidArgument(f"axis {axis} is out of range for {self.ndim} dimensions")
         if not axes:
             return self.clone()
+        if op_type in _OF_SOME:
+            self._refuse_nothing(_OF_SOME[op_type], axes)
         return self._run(op_type, self, np.asarray(axes, np.int64), keepdims=int(keepdims))
+
+    def _refuse_nothing(self, what: str, axes: Sequence[int]) -> None:
+        """Rejects axes without elements for what no elements have not, unless there are no results."""
+        rest = [size for axis, size in enumerate(self._shape) if axis not in axes and axis - self.ndim not in axes]
+        if self.size == 0 and 0 not in rest:
+            raise InvalidArgument(f"no elements have no {what}, and the tensor of shape {self._shape} has none along the axes {tuple(axes)}")
 
     def _wide(self) -> Tensor:
         """Returns the tensor, with narrower integers and booleans as int64."""
@@ -523,6 +537,7 @@ class Tensor:
     def argmax(self, axis: Optional[Whole] = None, keepdims: bool = False) -> Tensor:
         """Returns the index of the largest element along an axis, or in the flattened tensor if no axis is given."""
         flat = self if axis is not None else self.reshape(-1)
+        flat._refuse_nothing("largest one", [0 if axis is None else operator.index(axis)])
         return flat._run("ArgMax", flat, axis=axis or 0, keepdims=int(keepdims and axis is not None))
 
     def relu(self) -> Tensor:
@@ -582,7 +597,7 @@ class Tensor:
 
     def __repr__(self) -> str:
         name = "bfloat16" if self._type == "bfloat16" else str(np.dtype(self._type))
-        if self.size > 1000:
+        if self.size > 1000 or self.size == 0:
             return f"Tensor(shape={self._shape}, dtype={name}, device={self.device!r})"
         return f"Tensor({np.array2string(self.numpy(), separator=', ', prefix='Tensor(')}, dtype={name}, device={self.device!r})"
 

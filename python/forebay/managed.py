@@ -31,6 +31,7 @@ from ._dtypes import DTypeLike, item_bytes, type_name
 from ._options import PathLike, Size, path_text
 from ._streams import Context, current_context, size_bytes
 from ._tensor import Shape, Tensor, given, sizes_of
+from ._tensor import empty as unmanaged
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -275,7 +276,7 @@ class ManagedTensor(Tensor):
                 raise InvalidArgument("only consecutive rows can be overwritten; use a number or a slice with step 1")
             # The only row of a tensor, or a tensor without dimensions, is all of it, which has no start.
             start, step, shape = (row.starts[0] if row.starts else 0), 1, self._shape[1:]
-        if step != 1 or 0 in shape:
+        if step != 1:
             raise InvalidArgument("only consecutive rows can be overwritten; use a number or a slice with step 1")
         value = value.numpy() if isinstance(value, Tensor) else value
         array = np.broadcast_to(np.asarray(value), shape) if self._type != "bfloat16" else value
@@ -292,7 +293,7 @@ class ManagedTensor(Tensor):
         return f"ManagedTensor(shape={self._shape}, dtype={self._type}, {self.resident_bytes} of {self.nbytes} bytes on the device)"
 
     def _row_bytes(self) -> int:
-        return self.nbytes // self._shape[0] if self._shape else self.nbytes
+        return int(np.prod(self._shape[1:], dtype=np.int64)) * item_bytes(self._type)
 
     def _range(self, rows: Union[int, slice, None]) -> Tuple[int, int]:
         """Converts rows to a byte range."""
@@ -317,7 +318,9 @@ class ManagedTensor(Tensor):
     def _view(self, start: int, stop: Optional[int]) -> Tensor:
         """Returns a view of rows, or of one row without its dimension if ``stop`` is ``None``. Unaligned rows are copied from a view that
         starts at the aligned offset before them."""
-        shape = self._shape[1:] if stop is None else (stop - start, *self._shape[1:])
+        shape = self._shape[1:] if stop is None else (max(stop - start, 0), *self._shape[1:])
+        if 0 in shape:
+            return unmanaged(shape, self._type, context=self._context)
         offset = start * self._row_bytes()
         before = offset % _ALIGNMENT_BYTES
         if before == 0:
@@ -375,10 +378,8 @@ def empty(
     byte_count = count * item_bytes(name)
     if byte_count >= 1 << 63:
         raise InvalidArgument(f"{tuple(sizes)} is larger than the address space")
-    if count == 0:
-        raise InvalidArgument(f"{tuple(sizes)} has no elements; a tensor needs at least one")
-    # Rounded up to a multiple of four bytes, like all tensors on the device.
-    buffer = memory._native.buffer((byte_count + 3) // 4 * 4)
+    # Rounded up to a multiple of four bytes, like all tensors on the device. One without elements takes the place of one.
+    buffer = memory._native.buffer((max(byte_count, item_bytes(name)) + 3) // 4 * 4)
     tensor = ManagedTensor.__new__(ManagedTensor)
     tensor._set(memory.context, buffer.tensor(name, sizes, 0))
     tensor._memory, tensor._buffer = memory, buffer

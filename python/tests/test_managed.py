@@ -160,8 +160,10 @@ def test_a_context_keeps_a_memory() -> None:
     with forebay.Context(device_memory="1MiB") as context:
         one, other = forebay.managed.empty((4, 4)), forebay.managed.empty(3, "int32", context=context)
         assert one.memory is other.memory and one.memory.device_memory == 512 << 10 and one.memory.policy == "driver"
-    with pytest.raises(forebay.InvalidArgument, match="elements"):
-        forebay.managed.empty((0, 4))
+    nothing = forebay.managed.empty((0, 4))
+    nothing[...] = np.zeros((0, 4))
+    nothing.prefetch()
+    assert nothing[3:].shape == (0, 4) and nothing.sum().item() == 0 and one[9:].shape == one[3:1].shape == (0, 4)
     with pytest.raises(forebay.Error, match="unit"):
         forebay.managed.Memory("1KiB")
     with pytest.raises(forebay.InvalidArgument, match="fifo"):

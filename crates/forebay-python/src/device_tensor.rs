@@ -156,7 +156,9 @@ impl DeviceTensor {
         let data_type = data_type(type_name)?;
         on_stream(py, stream, bytes_of(data_type, &shape), move |context| {
             let ty = forebay::TensorType::new(data_type, &shape);
-            let bytes = ty.checked_size_bytes().and_then(|bytes| bytes.checked_next_multiple_of(4));
+            // A tensor without elements takes the place of one.
+            let own = ty.checked_size_bytes().map(|bytes| bytes.max(data_type.size_bytes()));
+            let bytes = own.and_then(|bytes| bytes.checked_next_multiple_of(4));
             let reason = || Error::Option { reason: format!("{ty} is larger than the address space") };
             let slice = context.allocate(bytes.ok_or_else(reason)?, "empty")?;
             Ok(DeviceTensor(slice.tensor(data_type, &shape)?))

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use forebay_base::{DataType, TensorDesc};
+use forebay_base::DataType;
 use forebay_model::{Tensor, TensorType};
 use forebay_sync::race::HostAction;
 
@@ -49,7 +49,7 @@ impl DeviceTensor {
         ty: TensorType,
         owner: &str,
     ) -> Result<DeviceTensor, RuntimeError> {
-        let size_bytes = describe(&ty)?.total_size_bytes();
+        let size_bytes = space(&ty)?;
         let span = context.span(Agent::Queue(stream.queue()), size_bytes, owner)?;
         Ok(DeviceTensor { slice: Slice::new(context, span), ty })
     }
@@ -57,7 +57,7 @@ impl DeviceTensor {
     /// Creates a tensor in the first bytes of a slice.
     pub(super) fn in_slice(slice: &Slice, data_type: DataType, shape: &[u64]) -> Result<DeviceTensor, RuntimeError> {
         let ty = TensorType::new(data_type, shape);
-        let size_bytes = describe(&ty)?.total_size_bytes();
+        let size_bytes = space(&ty)?;
         let (start, has_bytes) = (slice.span().range().start, slice.size_bytes());
         if start % ALIGNMENT_BYTES != 0 || size_bytes > has_bytes {
             let reason = format!(
@@ -72,10 +72,10 @@ impl DeviceTensor {
     /// Copies an array to the device, on the current stream.
     ///
     /// # Errors
-    /// Fails if the array has no elements, if memory runs out, or if the device fails.
+    /// Fails if memory runs out, or if the device fails.
     pub fn from_host(context: &Context, array: &Tensor) -> Result<DeviceTensor, RuntimeError> {
         let (stream, ty) = (context.current_stream(), array.ty());
-        let size_bytes = describe(&ty)?.total_size_bytes();
+        let size_bytes = space(&ty)?;
         let (span, _) = transfer::upload(context, &stream, array.bytes(), size_bytes, "from_host")?;
         Ok(DeviceTensor { slice: Slice::new(context, span), ty })
     }
@@ -83,7 +83,7 @@ impl DeviceTensor {
     /// Creates a tensor of zeros.
     ///
     /// # Errors
-    /// Fails if the shape has no elements, if memory runs out, or if the device fails.
+    /// Fails if memory runs out, or if the device fails.
     pub fn zeros(context: &Context, data_type: DataType, shape: &[u64]) -> Result<DeviceTensor, RuntimeError> {
         let stream = context.current_stream();
         let tensor = DeviceTensor::uninitialized(context, &stream, TensorType::new(data_type, shape), "zeros")?;
@@ -163,16 +163,23 @@ impl DeviceTensor {
     }
 }
 
-/// The descriptor of a type; a scalar becomes [1].
-pub(super) fn describe(ty: &TensorType) -> Result<TensorDesc, RuntimeError> {
-    ty.packed().map_err(|error| RuntimeError::Tensor { reason: format!("{ty}: {error}") })
+/// The number of bytes that a tensor takes, in whole groups of four. One without elements takes the place of one element, which nothing reads,
+/// as in programs.
+///
+/// # Errors
+/// Fails if there are more than can be addressed.
+pub(super) fn space(ty: &TensorType) -> Result<u64, RuntimeError> {
+    let has_elements = !ty.shape.contains(&0);
+    let placed = if has_elements { ty.packed() } else { TensorType::new(ty.data_type, &[]).packed() };
+    let desc = placed.map_err(|error| RuntimeError::Tensor { reason: format!("{ty}: {error}") })?;
+    Ok(desc.total_size_bytes())
 }
 
 impl Slice {
     /// Returns a tensor in the first bytes of the slice, which must begin at a multiple of 256 in its memory.
     ///
     /// # Errors
-    /// Fails if there are too few bytes, if the offset is not such a multiple, or if the shape has no elements.
+    /// Fails if there are too few bytes, or if the offset is not such a multiple.
     pub fn tensor(&self, data_type: DataType, shape: &[u64]) -> Result<DeviceTensor, RuntimeError> {
         DeviceTensor::in_slice(self, data_type, shape)
     }

@@ -74,7 +74,9 @@ impl DeviceTensor {
     /// Fails if the sizes hold a different number of elements, if memory runs out, or if the device fails.
     pub fn reshape(&self, shape: &[u64]) -> Result<DeviceTensor, RuntimeError> {
         let sizes: Vec<i64> = shape.iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect();
-        self.operation("Reshape").input(Tensor::from_i64(&[sizes.len() as u64], &sizes)).run_single()
+        let sizes = Tensor::from_i64(&[sizes.len() as u64], &sizes);
+        // A size of 0 is itself, not the tensor's former one.
+        self.operation("Reshape").input(sizes).attribute("allowzero", Attribute::Int(1)).run_single()
     }
 
     /// Returns the tensor with its dimensions in another order.
@@ -90,7 +92,7 @@ impl DeviceTensor {
     /// Creates a tensor whose elements all have the value of an array of one element.
     ///
     /// # Errors
-    /// Fails if the shape has no elements, if the array has several, if memory runs out, or if the device fails.
+    /// Fails if the array has several elements, if memory runs out, or if the device fails.
     pub fn full(context: &Context, shape: &[u64], value: &Tensor) -> Result<DeviceTensor, RuntimeError> {
         if pattern(value)?.is_none() {
             let sizes: Vec<i64> = shape.iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect();

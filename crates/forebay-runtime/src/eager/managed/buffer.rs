@@ -13,7 +13,7 @@ use crate::eager::batch::Batch;
 use crate::eager::context::Context;
 use crate::eager::slice::{Slice, bounds};
 use crate::eager::span::Span;
-use crate::eager::tensor::{DeviceTensor, describe};
+use crate::eager::tensor::{DeviceTensor, space};
 use crate::eager::units::{Buffer, Handle, Part, PinnedUnits};
 use crate::error::RuntimeError;
 
@@ -89,7 +89,7 @@ impl ManagedBuffer {
     /// Returns a tensor in the buffer's bytes, starting at `offset_bytes`, a multiple of 256. Tensors can overlap.
     ///
     /// # Errors
-    /// Fails if the tensor exceeds the buffer, if the offset is not such a multiple, or if the shape has no elements.
+    /// Fails if the tensor exceeds the buffer, or if the offset is not such a multiple.
     pub fn tensor(&self, data_type: DataType, shape: &[u64], offset_bytes: u64) -> Result<DeviceTensor, RuntimeError> {
         self.slice().part(offset_bytes..)?.tensor(data_type, shape)
     }
@@ -234,9 +234,9 @@ impl ManagedMemory {
     /// Creates a tensor in a separate buffer. Its contents are undefined until they are written.
     ///
     /// # Errors
-    /// Fails if the shape has no elements, if addresses run out, or if the device fails.
+    /// Fails if addresses run out, or if the device fails.
     pub fn tensor(&self, data_type: DataType, shape: &[u64]) -> Result<DeviceTensor, RuntimeError> {
-        let size_bytes = describe(&TensorType::new(data_type, shape))?.total_size_bytes();
+        let size_bytes = space(&TensorType::new(data_type, shape))?;
         self.buffer(size_bytes)?.tensor(data_type, shape, 0)
     }
 
