@@ -22,7 +22,9 @@ from ._torch_mathematics import (
     with_diagonal,
     with_sign,
 )
+from ._torch_rearranging import rearranging
 from ._torch_recurrent import lstm
+from ._torch_special import SPECIAL
 from .errors import InvalidArgument
 
 _functional: Any = torch.nn.functional
@@ -314,6 +316,8 @@ EXPORTED: Dict[Any, Callable[..., Any]] = {
     _untyped.lstm: lstm,
     **ALGEBRA,
     **LOSSES,
+    **SPECIAL,
+    **rearranging(_length),
     _functional.triplet_margin_loss: _triplets,
 }
 for _name, _function in (

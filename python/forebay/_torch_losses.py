@@ -73,6 +73,38 @@ def _ranking(input1: Any, input2: Any, target: Any, margin: float = 0.0) -> Any:
     return (-target * (input1 - input2) + margin).clamp(min=0)
 
 
+def _angle(input1: Any, input2: Any, target: Any, margin: float = 0.0) -> Any:
+    # The same small number as in PyTorch.
+    squares = [(each * each).sum(-1) + 1e-12 for each in (input1, input2)]
+    cosine = (input1 * input2).sum(-1) / (squares[0] * squares[1]).sqrt()
+    zeros = torch.zeros_like(cosine)
+    return torch.where(target == 1, 1 - cosine, zeros) + torch.where(target == -1, (cosine - margin).clamp(min=0), zeros)
+
+
+def _classes(input: Any, target: Any, p: int = 1, margin: float = 1.0, weight: Any = None) -> Any:
+    scores, labels = (input, target) if input.dim() == 2 else (input.unsqueeze(0), target.reshape(1))
+    own = labels.unsqueeze(1)
+    excess = (margin - scores.gather(1, own) + scores).clamp(min=0)
+    excess = excess if p == 1 else excess * excess
+    excess = excess if weight is None else excess * weight[labels].unsqueeze(1)
+    others = torch.arange(int(scores.shape[1])) != own
+    losses = (excess * others.to(excess.dtype)).sum(1) / int(scores.shape[1])
+    return losses if input.dim() == 2 else losses[0]
+
+
+def _several_classes(input: Any, target: Any) -> Any:
+    scores, labels = (input, target) if input.dim() == 2 else (input.unsqueeze(0), target.unsqueeze(0))
+    count = int(scores.shape[1])
+    # Labels end at the first negative one.
+    counts = (labels < 0).long().cumsum(1) == 0
+    named = torch.where(counts, labels, torch.zeros_like(labels))
+    is_label = ((named.unsqueeze(2) == torch.arange(count)) & counts.unsqueeze(2)).any(1)
+    excess = (1 - scores.gather(1, named).unsqueeze(2) + scores.unsqueeze(1)).clamp(min=0)
+    matters = counts.unsqueeze(2) & ~is_label.unsqueeze(1)
+    losses = (excess * matters.to(excess.dtype)).sum((1, 2)) / count
+    return losses if input.dim() == 2 else losses[0]
+
+
 def _poisson(input: Any, target: Any, log_input: bool = True, full: bool = False, eps: float = 1e-8) -> Any:
     losses = input.exp() - target * input if log_input else input - target * (input + eps).log()
     if full:
@@ -131,6 +163,9 @@ LOSSES: Dict[Any, Callable[..., Any]] = {
     _functional.soft_margin_loss: _loss(f"target {_of_losses}", _soft_margin),
     _functional.hinge_embedding_loss: _loss(f"target margin {_of_losses}", _hinge),
     _functional.margin_ranking_loss: _loss(f"input2 target margin {_of_losses}", _ranking),
+    _functional.cosine_embedding_loss: _loss(f"input2 target margin {_of_losses}", _angle),
+    _functional.multi_margin_loss: _loss(f"target p margin weight {_of_losses}", _classes),
+    _functional.multilabel_margin_loss: _loss(f"target {_of_losses}", _several_classes),
     _functional.poisson_nll_loss: _loss("target log_input full size_average eps reduce reduction", _poisson),
 }
 for _name, _function in (

@@ -166,7 +166,8 @@ _CENTRAL = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.0
 _OUTER = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047, 1.00167406, 2.83297682)
 
 
-def _polynomial(factors: Sequence[float], x: Any) -> Any:
+def polynomial(factors: Sequence[float], x: Any) -> Any:
+    """Returns a polynomial with these factors, that of the highest power first."""
     found = torch.full_like(x, factors[0])
     for factor in factors[1:]:
         found = found * x + factor
@@ -176,12 +177,17 @@ def _polynomial(factors: Sequence[float], x: Any) -> Any:
 def inverse_error(input: Any) -> Any:
     """Computes ``erfinv``."""
     x = ended(input)
-    distance = -((1 - x) * (1 + x)).log()
+    return inverse_of_error(input, -((1 - x) * (1 + x)).log())
+
+
+def inverse_of_error(input: Any, distance: Any) -> Any:
+    """Computes ``erfinv`` from a number and the negative logarithm of 1 less its square."""
+    x = ended(input)
     is_central = distance < 5
     is_end = x.abs() >= 1
     root = torch.where(is_central | is_end, torch.ones_like(x), distance).sqrt()
-    inner = _polynomial(_CENTRAL, torch.where(is_central, distance, torch.zeros_like(x)) - 2.5)
-    found = torch.where(is_central, inner, _polynomial(_OUTER, root - 3)) * x
+    inner = polynomial(_CENTRAL, torch.where(is_central, distance, torch.zeros_like(x)) - 2.5)
+    found = torch.where(is_central, inner, polynomial(_OUTER, root - 3)) * x
     # Beyond 1 there is none.
     end = torch.where(x.abs() > 1, float("nan"), x * float("inf"))
     slope = (found * found).exp() * (math.sqrt(math.pi) / 2)
