@@ -30,6 +30,11 @@ Shape: TypeAlias = "Union[Whole, Sequence[Whole]]"
 Axes: TypeAlias = "Union[Whole, Sequence[Whole], None]"
 
 _DL_CPU, _DL_VULKAN = 1, 7
+#: What operations on numbers are on truth values, as in NumPy and PyTorch.
+_OF_BOOL = {"Add": "Or", "Mul": "And", "Max": "Or", "Min": "And"}
+_ORDERS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+#: What operations on truth values are on the bits of integers.
+_OF_BITS = {"And": "BitwiseAnd", "Or": "BitwiseOr", "Xor": "BitwiseXor"}
 #: Reductions of at least one element, and their results.
 _OF_SOME = {"ReduceMax": "largest one", "ReduceMin": "smallest one"}
 
@@ -67,6 +72,10 @@ def _in_common(op_type: str, *operands: ArrayLike, integers: Optional[str] = Non
     name = _common_type(*operands)
     if integers is not None and name not in FLOATS:
         name = integers
+    if name == "bool":
+        op_type = _OF_BOOL.get(op_type, op_type)
+        # ONNX does not order truth values.
+        name = "uint8" if op_type in _ORDERS else name
     made = [one.astype(name) if isinstance(one, Tensor) else _Given(given(one, name)) for one in operands]
     result: Tensor = operation(op_type, *before, *made, **attributes)
     return result
@@ -397,17 +406,17 @@ class Tensor:
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
 
     def __invert__(self) -> Tensor:
-        if self._type != "bool":
-            raise InvalidArgument(f"~ requires a tensor of bool, not {self._type}; compare first")
-        return self._run("Not", self)
+        if self._type in FLOATS:
+            raise InvalidArgument(f"~ requires a tensor of bool or integers, not {self._type}; compare first")
+        return self._run("Not" if self._type == "bool" else "BitwiseNot", self)
 
     def _logical(self, op_type: str, other: ArrayLike) -> Tensor:
         if not _is_operand(other):
             return cast("Tensor", NotImplemented)
-        other = other if isinstance(other, Tensor) else Tensor(other, context=self._context)
-        if self._type != "bool" or other._type != "bool":
-            raise InvalidArgument(f"&, | and ^ require tensors of bool, not {self._type} and {other._type}; compare first")
-        return self._run(op_type, self, other)
+        name = _common_type(self, other)
+        if name in FLOATS:
+            raise InvalidArgument(f"&, | and ^ require tensors of bool or integers, not {name}; compare first")
+        return self._binary(op_type if name == "bool" else _OF_BITS[op_type], other)
 
     def __bool__(self) -> bool:
         return bool(self.item())
@@ -578,7 +587,8 @@ class Tensor:
 
     def softmax(self, axis: Whole = -1) -> Tensor:
         """Exponentials along an axis, divided by their sum."""
-        return self._run("Softmax", self, axis=axis)
+        # ONNX has none of a tensor without dimensions.
+        return self._run("Softmax", self, axis=axis) if self._shape else self.reshape(1).softmax(axis).reshape(())
 
     def __copy__(self) -> Tensor:
         return self.clone()
@@ -606,7 +616,7 @@ def given(data: ArrayLike, name: Optional[str]) -> Native:
     """Converts an array for the native module, to another type if one is named."""
     if isinstance(data, Tensor):
         data = data.numpy()
-    if name is None and isinstance(data, (float, list, tuple)):
+    if name is None and isinstance(data, (float, list, tuple)) and not isinstance(data, np.generic):
         array = np.asarray(cast("Any", data))
         return to_native(array.astype(np.float32) if array.dtype == np.float64 else array)
     try:
