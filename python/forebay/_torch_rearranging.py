@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from ._torch_mathematics import ended
+from ._torch_states import stand_for, untraced
 
 _functional: Any = torch.nn.functional
 _untyped: Any = torch
@@ -87,6 +88,21 @@ def _as_diagonal(input: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) ->
     square = torch.where(is_on, _padded(input, max(offset, 0), max(-offset, 0)).unsqueeze(-2), torch.zeros((), dtype=input.dtype))
     first, second = dim1 % rank, dim2 % rank
     return square.movedim((-2, -1), (first, second))
+
+
+def _diagonal(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The exporter computes with memory that it has not written if the tensor has more than two axes. The result stays a view."""
+
+    def diagonal(input: Any, *arguments: Any, **named: Any) -> Any:
+        view = untraced(lambda: function(input, *arguments, **named))
+        # As the numbers of the elements show.
+        sizes = [int(size) for size in input.shape]
+        numbers: Any = torch.arange(math.prod(sizes)).reshape(sizes)
+        places = function(numbers, *arguments, **named)
+        stand_for(view, input.reshape(-1).index_select(0, places.reshape(-1)).reshape(places.shape))
+        return view
+
+    return diagonal
 
 
 def _diagonal_of_it(input: Any, diagonal: int = 0) -> Any:
@@ -324,6 +340,8 @@ def rearranging(length: Callable[..., Any]) -> Dict[Any, Callable[..., Any]]:
     for name in ("std", "var"):
         for holder in (_untyped, torch.Tensor):
             found[getattr(holder, name)] = _spread(getattr(holder, name), name == "std")
+    for of_diagonal in (_untyped.diagonal, torch.Tensor.diagonal, _linalg.diagonal):
+        found[of_diagonal] = _diagonal(of_diagonal)
     found[_linalg.multi_dot] = _chain
     found[_functional.bilinear] = _bilinear
     found[_functional.threshold] = _threshold
