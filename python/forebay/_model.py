@@ -86,6 +86,11 @@ class Model:
         return f"Model({self.name!r}, inputs={[info.name for info in self.inputs]}, outputs={[info.name for info in self.outputs]})"
 
 
+def of_module(path: str) -> Model:
+    """Reads the export of a PyTorch module, whose parameters are initializers."""
+    return Model.of_native(_forebay.Model.from_file(path, None).with_initializers_only(), os.path.basename(path))
+
+
 #: A :class:`Model`, or anything it can be created from: a path, bytes, or an ``onnx.ModelProto``.
 ModelLike: TypeAlias = Any
 

@@ -16,7 +16,7 @@ from torch.utils import _pytree
 
 from . import _forebay, _options
 from ._arrays import Native, from_native, to_native
-from ._model import Model, native_model
+from ._model import native_model, of_module
 from ._options import EngineOptions, Size
 from ._torch_attributes import constants, kept, warn_about
 from ._torch_constants import Constants
@@ -259,7 +259,7 @@ class _Passes:
         self._outputs, self._counts, self._lost = exported.outputs, exported.counts, exported.lost
         self._carried = frozenset(exported.carried)
         self._arrangement, self._template = flat.arrangement, flat.outputs
-        self._model = Model(path)
+        self._model = of_module(path)
         self._forwards = self._session("forwards")
         self._backwards: Optional[_forebay.Session] = None
         #: The inputs of the plans, in the order in which tensors are passed.

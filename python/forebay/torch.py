@@ -15,6 +15,7 @@ from torch import nn
 from . import _plan
 from ._arrays import Native
 from ._fit import StepReport
+from ._model import of_module
 from ._optimizers import SGD, Adam8bit, AdamW8bit, NAdam, Optimizer, optimizer_given, optimizer_named
 from ._options import EngineOptions, PathLike, Size
 from ._recipe import ParameterGroup
@@ -141,7 +142,7 @@ class Trainer(_Trainer):
             if batch_size is not None:
                 export.refuse_size(batch_size)
             begin(
-                path,
+                of_module(path),
                 export.loss,
                 named,
                 device=device,
@@ -592,7 +593,7 @@ def plan(
     export = Export(module, example_inputs, loss, example_labels)
     return export.first_that(
         lambda path: _plan.plan(
-            path,
+            of_module(path),
             export.loss if train else None,
             ours if train else None,
             train=train,

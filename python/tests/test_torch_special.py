@@ -81,6 +81,14 @@ def test_special_functions(kind: str) -> None:
 
 TARGETS = torch.tensor([1, -1] * 4)
 CLASSES = torch.arange(8) % 6
+
+
+def set_diagonal(x: Any) -> Any:
+    x.diagonal().mul_(3.0)
+    x.diagonal(1).fill_(0.5)
+    return x
+
+
 OTHERS: Dict[str, Callable[[Any], Any]] = {
     "angles": lambda x: functional.cosine_embedding_loss(x, x.flip(0).detach(), TARGETS, 0.1, reduction="none"),
     "margins of classes": lambda x: functional.multi_margin_loss(x, CLASSES, 2, 0.7, torch.arange(1.0, 7.0)) + nn.MultiMarginLoss()(x[0], CLASSES[3]),
@@ -89,12 +97,15 @@ OTHERS: Dict[str, Callable[[Any], Any]] = {
     "running logarithms": lambda x: x.logcumsumexp(1) + torch.logcumsumexp(x, 0),
     "integrals": lambda x: torch.trapezoid(x, dim=1) + torch.trapz(x, ROWS.cumsum(1), dim=1) + torch.trapezoid(x, torch.arange(6.0) ** 2, dim=1),
     "running integrals": lambda x: torch.cumulative_trapezoid(x, dx=0.5, dim=0),
+    "spread of a selection": lambda x: x[x > 0].std() + x[x > 0].var(False) + torch.std(x.masked_select(x < 0), correction=2),
     "quantiles": lambda x: x.quantile(0.3, 1, keepdim=True) + torch.quantile(x, torch.tensor([0.1, 0.9]), 0, interpolation="nearest").sum(),
     "quantiles of all": lambda x: x.quantile(torch.tensor([0.0, 0.25, 1.0])) * x.quantile(0.5, interpolation="higher"),
     "sorted columns": lambda x: x.msort() + x * x.histc(4, -1, 1)[1] + x * torch.histc(x, 5)[0] + x * (x > 0).count_nonzero(1)[:, None],
     "numbers that are some": lambda x: torch.where(x > 1, float("nan"), x).nansum(1) + torch.where(x > 1, float("nan"), x).nanmean(),
     "bounded norms": lambda x: x.renorm(2, 0, 1.0) + torch.renorm(x, 1, 1, 0.5) + torch.dist(x, x.detach() * 2, 3),
     "diagonals": lambda x: x[0].diag(1).trace() + torch.diag_embed(x, -1, 0, 2).diagonal(-1, 0, 2) + x.diag()[0] + x[:6].trace(),
+    "diagonals in space": lambda x: (x[:, None] * x).diagonal(-1, 0, 2) + torch.diagonal(x[:, None] * x, 1, dim1=2, dim2=0).sum(),
+    "diagonals that change": lambda x: set_diagonal(x * 1) + set_diagonal(x.flip(0) * 2),
     "diagonals in a tensor": lambda x: x.diagonal_scatter(x[0, :5], 1) + x.select_scatter(x[0], 0, -1) + x.slice_scatter(x[:2] * 2, 0, 1, 4, 2),
     "places": lambda x: x.take_along_dim(x.argsort(1), 1) + x.take_along_dim(CLASSES[None], 1)[:, :6] + x.put(torch.tensor([1, -2]), x[0, :2]),
     "sums at places": lambda x: x.put(torch.tensor([1, 1, 7]), x[0, :3], accumulate=True),
@@ -123,3 +134,21 @@ def test_bilinear_layers_are_trained() -> None:
         expected = functional.mse_loss(layer(ROWS, ROWS.flip(0)), torch.zeros(8, 3))
     trainer = forebay.torch.Trainer(layer, (ROWS, ROWS.flip(0)), nn.MSELoss(), torch.optim.SGD(layer.parameters(), 0.1))
     assert trainer.step((ROWS, ROWS.flip(0)), torch.zeros(8, 3)).loss == pytest.approx(float(expected), rel=1e-5)
+
+
+class Scale(nn.Module):
+    """A module whose only parameter is a number, and which makes larger tensors itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: Any) -> Any:
+        return torch.where(x > 0, x * self.scale, torch.full_like(x, 0.25)) * torch.linspace(1, 2, 6)
+
+
+def test_tensors_that_a_module_makes_are_not_parameters() -> None:
+    module = Scale()
+    trainer = forebay.torch.Trainer(module, ROWS[:, 0:1].expand(8, 6), nn.MSELoss(), torch.optim.SGD(module.parameters(), 0.1))
+    assert list(trainer.parameters()) == ["scale"]
+    compare(lambda x: torch.where(x > 0, x, torch.zeros_like(x)), NUMBERS)

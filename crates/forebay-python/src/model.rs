@@ -48,6 +48,10 @@ impl Model {
         obeying_signals(py, f64::INFINITY, read).map(Model)
     }
 
+    fn with_initializers_only(&self) -> Model {
+        Model(self.0.with_initializers_only())
+    }
+
     fn with_adapters(
         &self,
         py: Python<'_>,

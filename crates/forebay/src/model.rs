@@ -65,6 +65,23 @@ impl Model {
         Ok(Model { onnx: Arc::new(onnx::read(bytes, external_data)?) })
     }
 
+    /// Returns the model without parameters in `Constant` nodes. Some exporters write all weights as such nodes, which train if no initializer
+    /// is a weight; in files of other exporters they are numbers of formulas.
+    ///
+    /// ```
+    /// use forebay::{Model, Trainer};
+    ///
+    /// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?.with_initializers_only();
+    /// assert!(!Trainer::builder(&model).build()?.parameters()?.is_empty(), "its weights are initializers");
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_initializers_only(&self) -> Model {
+        let mut model = onnx::Model::clone(&self.onnx);
+        model.train_only_initializers();
+        Model { onnx: Arc::new(model) }
+    }
+
     /// Returns the model's inputs, as the model declares them.
     pub fn inputs(&self) -> Vec<ValueInfo> {
         ValueInfo::of(&self.onnx.graph, &self.onnx.graph.inputs)

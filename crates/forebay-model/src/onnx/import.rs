@@ -66,7 +66,17 @@ pub(super) fn model(
         nested.insert(place, name);
     }
     let defaults = reader.defaults;
-    let mut model = Model { graph, defaults, contents, nested, parameters, altered, proto, adaptation: None };
+    let mut model = Model {
+        graph,
+        defaults,
+        contents,
+        nested,
+        parameters,
+        altered,
+        proto,
+        adaptation: None,
+        only_initializers: false,
+    };
     statistics::separate(&mut model);
     Ok(model)
 }

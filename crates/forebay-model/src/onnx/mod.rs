@@ -63,6 +63,8 @@ pub struct Model {
     altered: Vec<String>,
     /// The adapters that train instead of the model's own parameters, if any.
     adaptation: Option<Adaptation>,
+    /// Whether `Constant` nodes never train.
+    only_initializers: bool,
 }
 
 /// Adapters of a model's weights.
@@ -77,6 +79,11 @@ struct Adaptation {
 pub(crate) type NestedPlace = Vec<usize>;
 
 impl Model {
+    /// Lets no `Constant` node train, even if no initializer is a weight.
+    pub fn train_only_initializers(&mut self) {
+        self.only_initializers = true;
+    }
+
     /// Returns the graph for training, in which initializers that do not train are constants.
     ///
     /// PyTorch's exporter marks the initializers that are parameters of the module or were computed from parameters. If it does, buffers do
@@ -135,7 +142,7 @@ impl Model {
         let is_weight = |contents: &Contents| contents.data_type().has_gradients() && contents.ty().count() > 1;
         let mut weights =
             graph.initializers.iter().filter(|(id, contents)| !graph.constants.contains(id) && is_weight(contents));
-        if weights.next().is_some() {
+        if weights.next().is_some() || self.only_initializers {
             return Ok(graph);
         }
         for (name, contents) in self.contents.iter().filter(|(_, contents)| is_weight(contents)) {

@@ -5,7 +5,7 @@ use forebay_base::DataType;
 use super::mode;
 use crate::autodiff::gradients;
 use crate::error::ModelError;
-use crate::graph::{Attribute, Graph, Node, Operation, ValueId};
+use crate::graph::{Attribute, Graph, Node, Operation, Padding, ValueId};
 use crate::infer::infer_node;
 
 /// The prefix that turns a value's name into the name of its gradient.
@@ -79,6 +79,8 @@ pub fn open_gradients(graph: &Graph, training: bool) -> Result<Graph, ModelError
     if graph.outputs.is_empty() {
         return Err(request("no output depends differentiably on an input or a weight"));
     }
+    // Gradients of selections leave out surplus rows already: they are computed from what was written for them.
+    graph.padding = Padding::default();
     // The operands of the gradients.
     graph.constants.extend(graph.initializers.keys().copied());
     graph.drop_dead_nodes();
