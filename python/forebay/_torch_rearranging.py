@@ -110,8 +110,8 @@ def _diagonal_of_it(input: Any, diagonal: int = 0) -> Any:
 
 
 def _trace(input: Any) -> Any:
-    rows, columns = (int(size) for size in input.shape)
-    return input.reshape(-1).index_select(0, torch.arange(min(rows, columns)) * (columns + 1)).sum()
+    is_on: Any = _untyped.from_numpy(np.eye(*(int(size) for size in input.shape), dtype=bool))
+    return torch.where(is_on, input, torch.zeros((), dtype=input.dtype)).sum()
 
 
 def _along(input: Any, indices: Any, dim: Optional[int] = None) -> Any:

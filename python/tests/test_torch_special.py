@@ -103,7 +103,7 @@ OTHERS: Dict[str, Callable[[Any], Any]] = {
     "sorted columns": lambda x: x.msort() + x * x.histc(4, -1, 1)[1] + x * torch.histc(x, 5)[0] + x * (x > 0).count_nonzero(1)[:, None],
     "numbers that are some": lambda x: torch.where(x > 1, float("nan"), x).nansum(1) + torch.where(x > 1, float("nan"), x).nanmean(),
     "bounded norms": lambda x: x.renorm(2, 0, 1.0) + torch.renorm(x, 1, 1, 0.5) + torch.dist(x, x.detach() * 2, 3),
-    "diagonals": lambda x: x[0].diag(1).trace() + torch.diag_embed(x, -1, 0, 2).diagonal(-1, 0, 2) + x.diag()[0] + x[:6].trace(),
+    "diagonals": lambda x: x[0].diag(1).trace() + torch.diag_embed(x, -1, 0, 2) + x.diag()[0] + x[:6].trace(),
     "diagonals in space": lambda x: (x[:, None] * x).diagonal(-1, 0, 2) + torch.diagonal(x[:, None] * x, 1, dim1=2, dim2=0).sum(),
     "diagonals that change": lambda x: set_diagonal(x * 1) + set_diagonal(x.flip(0) * 2),
     "diagonals in a tensor": lambda x: x.diagonal_scatter(x[0, :5], 1) + x.select_scatter(x[0], 0, -1) + x.slice_scatter(x[:2] * 2, 0, 1, 4, 2),
