@@ -110,7 +110,7 @@ def _diagonal_of_it(input: Any, diagonal: int = 0) -> Any:
 
 
 def _trace(input: Any) -> Any:
-    is_on: Any = _untyped.from_numpy(np.eye(*(int(size) for size in input.shape), dtype=bool))
+    is_on: Any = _untyped.from_numpy(np.eye(int(input.shape[0]), int(input.shape[1]), dtype=bool))
     return torch.where(is_on, input, torch.zeros((), dtype=input.dtype)).sum()
 
 

@@ -268,6 +268,7 @@ def _in_place(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda input, *arguments, **named: input.copy_(function(input, *arguments, **named))
 
 
+_function: Any
 #: What computes these functions in an export.
 SPECIAL: Dict[Any, Callable[..., Any]] = {}
 for _name, _function in (
