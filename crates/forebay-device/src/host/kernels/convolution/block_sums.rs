@@ -139,7 +139,7 @@ unsafe fn correlate_at<V: Vector>(
             for (c, own) in own.iter_mut().enumerate().take(channels.len) {
                 let own = own.write([0.0; VECTORS * WIDTH_MAX]);
                 let channel = place.base.add(c * place.stride);
-                layout.for_each_run(tile, V::WIDTH, |at, target, count| {
+                layout.for_each_run(tile, |at, target, count| {
                     let own = &mut own[at..at + count];
                     if layout.column_stride == 1 {
                         copy_run(own, std::slice::from_raw_parts(channel.add(target), count));
@@ -157,7 +157,7 @@ unsafe fn correlate_at<V: Vector>(
             let channel = place.base.add(c * place.stride);
             // All of the tile's vectors are written, and no run reaches beyond them.
             let own = own.as_ptr().cast::<f32>();
-            layout.for_each_run(tile, V::WIDTH, |at, target, count| {
+            layout.for_each_run(tile, |at, target, count| {
                 layout.write_run(std::slice::from_raw_parts(own.add(at), count), channel.add(target));
             });
         }

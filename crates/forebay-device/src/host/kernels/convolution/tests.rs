@@ -5,6 +5,7 @@ use forebay_base::kernel::{Activation, UnaryOp, Window};
 use forebay_base::sum_tree::{PartialSums, nodes_of};
 
 use super::super::testing::{Random, Tensor, assert_bits_of_conversions, desc, dot, run, spoil_buffers};
+use super::tiles::Layout;
 use super::*;
 
 /// A convolution with its sizes: x, w, y.
@@ -253,6 +254,34 @@ fn all_directions_match_the_definition_where_work_is_cut() {
     let mut random = Random::new(13);
     for (number, case) in large_cases().iter().chain(&small_cases()).enumerate() {
         check_against_definition(case, DataType::Float32, &mut random, &format!("case {number}"));
+    }
+}
+
+#[test]
+fn rows_of_several_images_without_numbers_between_them_keep_their_sums() {
+    let mut random = Random::new(14);
+    // Patches of vision transformers: blocks of one row of three images, whose source channels are packed one by one.
+    for (width, images) in [(224, 3), (240, 3), (224, 7)] {
+        let mut patches = case([3, 4], 1, &[32, width], &[16, 16], 16, 1);
+        let window = &mut patches.convolution.window;
+        (window.pads_begin, window.pads_end) = (vec![0; 2], vec![0; 2]);
+        (patches.x[0], patches.y[0]) = (images, images);
+        patches.y[2..].copy_from_slice(&[2, width / 16]);
+        check_against_definition(&patches, DataType::Float32, &mut random, &format!("{images} images of {width}"));
+    }
+}
+
+#[test]
+fn tiles_of_a_row_end_with_the_row() {
+    // Three rows of 14 take three vectors of 16 either way, so they are cut row by row.
+    let layout = Layout { rows: 3, columns: 14, pitch: 14, row_stride: 100, column_stride: 1 };
+    for (width, half) in [(16, 8), (8, 8), (8, 4), (4, 4)] {
+        let mut seen = vec![0; 314];
+        for tile in layout.tiles(width, half) {
+            layout.for_each_run(&tile, |_, place, count| seen[place..place + count].iter_mut().for_each(|n| *n += 1));
+        }
+        let expected = |place: usize| usize::from(place % 100 < 14);
+        assert!(seen.iter().enumerate().take(214).all(|(place, &n)| n == expected(place)), "{width}: {seen:?}");
     }
 }
 

@@ -22,6 +22,8 @@ pub(super) struct Tile {
     pub vectors: usize,
     /// Whether the tile is one vector of half the width.
     pub is_narrow: bool,
+    /// How many of the numbers are the tile's own. Those after them belong to other tiles or are not positions.
+    pub count: usize,
 }
 
 impl Layout {
@@ -97,19 +99,22 @@ impl Layout {
         let cost = |(vectors, has_narrow): (usize, bool)| {
             tile_sizes(vectors).map(|n| cycles[n - 1]).sum::<usize>() + if has_narrow { 3 } else { 0 }
         };
-        let along = cut(self.columns);
-        let across = cut((self.rows - 1) * self.pitch + self.columns);
-        let (runs, cut) = if self.rows * cost(along) <= cost(across) { (self.rows, along) } else { (1, across) };
-        let (vectors, has_narrow) = cut;
+        let all = (self.rows - 1) * self.pitch + self.columns;
+        let (along, across) = (cut(self.columns), cut(all));
+        let is_along = self.rows * cost(along) <= cost(across);
+        let (runs, count, (vectors, has_narrow)) =
+            if is_along { (self.rows, self.columns, along) } else { (1, all, across) };
         let mut tiles = Vec::with_capacity(runs * (vectors.div_ceil(2) + 1));
         for run in 0..runs {
             let mut start = run * self.pitch;
+            // Without numbers between two rows, the last vector of a row reaches into the next one, whose sums it must not continue.
+            let end = start + count;
             for vectors in tile_sizes(vectors) {
-                tiles.push(Tile { start, vectors, is_narrow: false });
+                tiles.push(Tile { start, vectors, is_narrow: false, count: (vectors * width).min(end - start) });
                 start += vectors * width;
             }
             if has_narrow {
-                tiles.push(Tile { start, vectors: 1, is_narrow: true });
+                tiles.push(Tile { start, vectors: 1, is_narrow: true, count: end - start });
             }
         }
         tiles
@@ -117,9 +122,9 @@ impl Layout {
 
     /// Calls `work(number in the tile, offset in the target, count)` for the tile's positions in each row.
     #[inline(always)]
-    pub fn for_each_run(&self, tile: &Tile, width: usize, mut work: impl FnMut(usize, usize, usize)) {
+    pub fn for_each_run(&self, tile: &Tile, mut work: impl FnMut(usize, usize, usize)) {
         let (mut row, mut column) = (tile.start / self.pitch, tile.start % self.pitch);
-        let (mut at, end) = (0, tile.vectors * width);
+        let (mut at, end) = (0, tile.count);
         while at < end && row < self.rows {
             if column < self.columns {
                 let count = (self.columns - column).min(end - at);

@@ -557,7 +557,6 @@ unsafe fn compute_tile<V: Vector>(block: &Block, plane: usize, tile: &Tile, sums
             let target = job.target.add(number * job.target_layout.channel + plane * job.target_layout.plane);
             layout.for_each_run(
                 tile,
-                V::WIDTH,
                 #[inline(always)]
                 |at, place, count| {
                     // The last unit of a row may reach beyond its end.
