@@ -7,7 +7,7 @@ use super::conversion::type_attribute;
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::{product, size};
 use crate::error::ModelError;
-use crate::graph::{Attribute, TensorType};
+use crate::graph::{Attribute, MICROSOFT, TensorType};
 use crate::operator::{Gradient, NodeView, Operator};
 
 /// Largest number of elements of a constant created here.
@@ -22,6 +22,7 @@ pub const ROWS: &[Operator] = &[
     Operator { gradient: Gradient::Zero, ..composed!("Shape", shape) },
     Operator { gradient: Gradient::Zero, ..composed!("Size", element_count) },
     composed!("Trilu", triangle),
+    composed!(MICROSOFT, "Trilu", triangle),
 ];
 
 fn constant(view: NodeView) -> Result<Decomposition, ModelError> {

@@ -152,6 +152,22 @@ pub(super) fn convolved(c: &mut Composer, x: &Part, w: &Part) -> Result<Part, Mo
     with_bias(c, kernel, [x, w], ty)
 }
 
+/// Channels moved from the end to axis 1.
+pub(super) fn channels_first(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
+    let rank = x.ty.shape.len();
+    if rank < 3 {
+        return Err(c.view.error(format!("expected a batch, sizes and channels, found {}", x.ty)));
+    }
+    let order: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+    c.transpose(x, &order)
+}
+
+/// Channels moved from axis 1 to the end.
+pub(super) fn channels_last(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
+    let order: Vec<usize> = [0].into_iter().chain(2..x.ty.shape.len()).chain([1]).collect();
+    c.transpose(x, &order)
+}
+
 /// The convolution of two parts that a node's attributes describe, and the type of its result.
 pub(super) fn correlation(view: &NodeView, x: &Part, w: &Part) -> Result<(Kernel, TensorType), ModelError> {
     let input = spatial(view, "the input", &x.ty)?;

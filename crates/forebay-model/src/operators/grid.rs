@@ -7,10 +7,15 @@ use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::sampling::{self, Polynomials, Taps};
 use super::shapes::{product, require_few};
 use crate::error::ModelError;
+use crate::graph::MICROSOFT;
 use crate::operator::{NodeView, Operator};
 
 /// The rows of this family.
-pub const ROWS: &[Operator] = &[composed!("AffineGrid", affine_grid), composed!("GridSample", grid_sample)];
+pub const ROWS: &[Operator] = &[
+    composed!("AffineGrid", affine_grid),
+    composed!("GridSample", grid_sample),
+    composed!(MICROSOFT, "GridSample", grid_sample),
+];
 
 /// Coefficient of the cubic kernel.
 const CUBIC: f64 = -0.75;

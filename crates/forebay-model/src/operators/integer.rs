@@ -4,7 +4,7 @@
 use forebay_base::kernel::BinaryOp;
 use forebay_base::{DataType, Kernel};
 
-use super::convolution::correlation;
+use super::convolution::{channels_first, channels_last, correlation};
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::quantized::{dynamically, given_number, integer_type, real_input, saturate};
 use super::shapes::{broadcast_shapes, product};
@@ -21,6 +21,7 @@ pub const ROWS: &[Operator] = &[
     composed!(MICROSOFT, "DynamicQuantizeMatMul", dynamic_quantize_matmul),
     composed!(MICROSOFT, "MatMulIntegerToFloat", matmul_integer_to_float),
     composed!(MICROSOFT, "QGemm", qgemm),
+    composed!(MICROSOFT, "QLinearConv", qlinear_conv),
 ];
 
 /// An 8-bit operand and its zero point, which have the same type.
@@ -261,14 +262,22 @@ fn qlinear_matmul(view: NodeView) -> Result<Decomposition, ModelError> {
 
 fn qlinear_conv(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
-    let (x, w) = (Factor::of(&mut c, 0, 2)?, Factor::of(&mut c, 3, 5)?);
+    let (mut x, w) = (Factor::of(&mut c, 0, 2)?, Factor::of(&mut c, 3, 5)?);
+    // Only ONNX Runtime's operator has this attribute. It does not change the layout of the weights.
+    let is_last = view.int("channels_last", 0)? != 0;
+    if is_last {
+        x.x = channels_first(&mut c, &x.x)?;
+    }
     let bias = if view.has_input(8) { Some(c.input(8)?) } else { None };
     let of_w = real_input(&mut c, 4)?.ok_or_else(|| view.error("input 4 is missing"))?;
     let (of_x, of_y) = (given_number(&mut c, 1)?, given_number(&mut c, 6)?);
     let of_both = c.binary(BinaryOp::Multiply, &of_x, &of_w)?;
     let scale = c.binary(BinaryOp::Divide, &of_both, &of_y)?;
     let (data_type, zero) = result_zero(&mut c, 7)?;
-    let y = convolution_of_integers(&mut c, [&x, &w], Some((&Scaled { bias, scale, zero }, data_type)))?;
+    let mut y = convolution_of_integers(&mut c, [&x, &w], Some((&Scaled { bias, scale, zero }, data_type)))?;
+    if is_last {
+        y = channels_last(&mut c, &y)?;
+    }
     c.finish(y)
 }
 

@@ -3,30 +3,28 @@
 use forebay_base::kernel::{BinaryOp, PadMode, PoolOp, ScatterOp, Window};
 use forebay_base::{DataType, Kernel};
 
-use super::convolution::{per_dimension, pool_window, spatial};
+use super::convolution::{channels_first, channels_last, per_dimension, pool_window, spatial};
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::indices::{integer, require_indices, steps};
 use super::pooling::pooled;
 use super::scattering::scatter;
 use super::shapes::{product, size};
 use crate::error::ModelError;
-use crate::graph::TensorType;
+use crate::graph::{MICROSOFT, TensorType};
 use crate::operator::{NodeView, Operator};
 
 /// The rows of this family.
-pub const ROWS: &[Operator] = &[composed!("MaxPool", max_pool), composed!("MaxUnpool", max_unpool)];
+pub const ROWS: &[Operator] = &[
+    composed!("MaxPool", max_pool),
+    composed!("MaxUnpool", max_unpool),
+    composed!(MICROSOFT, "NhwcMaxPool", max_pool_of_last),
+];
 
-/// 8-bit integers are pooled as float32, which represents them exactly.
 fn max_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
-    let given = c.input(0)?;
-    let (window, shape) = pool_window(&view, &given.ty)?;
-    let x = match given.ty.data_type {
-        DataType::Int8 | DataType::UInt8 => c.cast(&given, DataType::Float32),
-        _ => given.clone(),
-    };
-    let y = pooled(&mut c, &x, PoolOp::Max, window.clone(), &shape)?;
-    let y = c.cast(&y, given.ty.data_type);
+    let x = c.input(0)?;
+    let (window, shape) = pool_window(&view, &x.ty)?;
+    let y = largest(&mut c, &x, window.clone(), &shape)?;
     if !matches!(view.node.outputs.get(1), Some(Some(_))) {
         return c.finish(y);
     }
@@ -35,6 +33,28 @@ fn max_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     }
     let indices = places(&mut c, &x, window, &shape)?;
     c.finish_all(vec![y, indices])
+}
+
+/// Max pooling of tensors whose channels come last.
+fn max_pool_of_last(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let x = channels_first(&mut c, &x)?;
+    let (window, shape) = pool_window(&view, &x.ty)?;
+    let y = largest(&mut c, &x, window, &shape)?;
+    let y = channels_last(&mut c, &y)?;
+    c.finish(y)
+}
+
+/// The largest elements under a window. 8-bit integers are pooled as float32, which represents them exactly.
+fn largest(c: &mut Composer, x: &Part, window: Window, shape: &[u64]) -> Result<Part, ModelError> {
+    let data_type = x.ty.data_type;
+    let x = match data_type {
+        DataType::Int8 | DataType::UInt8 => c.cast(x, DataType::Float32),
+        _ => x.clone(),
+    };
+    let y = pooled(c, &x, PoolOp::Max, window, shape)?;
+    Ok(c.cast(&y, data_type))
 }
 
 /// The indices of the largest elements among all elements of the input, in row-major order or, for `storage_order` 1, in column-major order

@@ -4,6 +4,7 @@ use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::{DataType, Kernel, narrow};
 
 use super::conversion::{narrowing, type_attribute};
+use super::convolution::{channels_first, channels_last};
 use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::indices::repeated;
 use super::pooling::averaged;
@@ -318,11 +319,9 @@ fn average_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     let y = if view.int("channels_last", 0)? == 0 || rank < 3 {
         averaged(&mut c, &x)?
     } else {
-        let first: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
-        let last: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
-        let x = c.transpose(&x, &first)?;
+        let x = channels_first(&mut c, &x)?;
         let y = averaged(&mut c, &x)?;
-        c.transpose(&y, &last)?
+        channels_last(&mut c, &y)?
     };
     // Averages of few numbers often lie halfway between two steps, so this operator rounds them with their zero point.
     let scale = given_number(&mut c, 3)?;

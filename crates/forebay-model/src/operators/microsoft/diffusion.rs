@@ -3,7 +3,7 @@
 use forebay_base::DataType;
 use forebay_base::kernel::{BinaryOp, UnaryOp};
 
-use super::super::convolution::convolved;
+use super::super::convolution::{channels_first, channels_last, convolved};
 use super::super::decomposition::{Composer, Decomposition, Part, composed};
 use super::super::normalization::standardized_rows;
 use super::super::shapes::{product, size};
@@ -42,22 +42,6 @@ fn gated(view: NodeView) -> Result<Decomposition, ModelError> {
     let gate = c.unary(UnaryOp::Gelu, &right)?;
     let y = c.binary(BinaryOp::Multiply, &left, &gate)?;
     c.finish(y)
-}
-
-/// Channels moved from the end to axis 1.
-fn channels_first(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
-    let rank = x.ty.shape.len();
-    if rank < 3 {
-        return Err(c.view.error(format!("expected a batch, sizes and channels, found {}", x.ty)));
-    }
-    let order: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
-    c.transpose(x, &order)
-}
-
-/// Channels moved from axis 1 to the end.
-fn channels_last(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
-    let order: Vec<usize> = [0].into_iter().chain(2..x.ty.shape.len()).chain([1]).collect();
-    c.transpose(x, &order)
 }
 
 /// A convolution whose weights, \[filters, sizes .., channels], have their channels last, too.

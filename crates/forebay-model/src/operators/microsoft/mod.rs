@@ -8,7 +8,7 @@ pub mod quantized;
 pub mod recurrent;
 pub mod rotary;
 
-use forebay_base::kernel::{BinaryOp, UnaryOp};
+use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
 
 use super::activation::{SELU, above, scaled_elu, softsign_of};
 use super::convolution::correlated;
@@ -22,6 +22,7 @@ use crate::operator::{NodeView, Operator};
 /// The rows of this family.
 pub const ROWS: &[Operator] = &[
     composed!(MICROSOFT, "BiasGelu", bias_gelu),
+    composed!(MICROSOFT, "CDist", distances),
     composed!(MICROSOFT, "FastGelu", fast_gelu),
     composed!(MICROSOFT, "FusedConv", fused_convolution),
     composed!(MICROSOFT, "FusedGemm", fused_gemm),
@@ -120,6 +121,51 @@ fn activated(c: &mut Composer, x: &Part, parameters: [Option<f32>; 3]) -> Result
         }
     };
     c.unary(op, x)
+}
+
+/// The distances between the rows of two matrices, or their squares: |a|^2 + |b|^2 - 2 a b. Rounding can make that negative; it then counts
+/// as 0, and so does its gradient.
+fn distances(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let (a, b) = (c.input(0)?, c.input(1)?);
+    let is_squared = match view.string("metric", "sqeuclidean")? {
+        "sqeuclidean" => true,
+        "euclidean" => false,
+        other => {
+            return Err(view.error(format!("attribute metric must be sqeuclidean or euclidean, not '{other}'")));
+        }
+    };
+    let (&[a_rows, columns], &[b_rows, b_columns]) = (a.ty.shape.as_slice(), b.ty.shape.as_slice()) else {
+        return Err(view.error(format!("operands {} and {} are not matrices", a.ty, b.ty)));
+    };
+    let data_type = a.ty.data_type;
+    if columns != b_columns || columns == 0 || data_type != b.ty.data_type || !data_type.is_float() {
+        return Err(view.error(format!("rows of {} and of {} have no distances", a.ty, b.ty)));
+    }
+    let products = product_of(&mut c, &a, &b, [false, true], -2.0)?;
+    let of_a = squares(&mut c, &a, &[a_rows, 1])?;
+    let of_b = squares(&mut c, &b, &[1, b_rows])?;
+    let sum = c.binary(BinaryOp::Add, &products, &of_a)?;
+    let sum = c.binary(BinaryOp::Add, &sum, &of_b)?;
+    let square = c.unary(UnaryOp::Relu, &sum)?;
+    if is_squared {
+        return c.finish(square);
+    }
+    // The gradient of the square root is infinite at 0.
+    let zero = c.scalar(data_type, 0.0)?;
+    let one = c.scalar(data_type, 1.0)?;
+    let is_apart = c.binary(BinaryOp::Greater, &square, &zero)?;
+    let positive = c.select(&is_apart, &square, &one)?;
+    let root = c.unary(UnaryOp::Sqrt, &positive)?;
+    let y = c.select(&is_apart, &root, &zero)?;
+    c.finish(y)
+}
+
+/// The sum of squares of each row, in a given shape.
+fn squares(c: &mut Composer, x: &Part, shape: &[u64]) -> Result<Part, ModelError> {
+    let square = c.binary(BinaryOp::Multiply, x, x)?;
+    let sum = c.reduce(ReduceOp::Sum, &[1], &square)?;
+    c.reshape(&sum, shape)
 }
 
 /// activation(convolution + z).

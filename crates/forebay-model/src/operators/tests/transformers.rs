@@ -139,6 +139,12 @@ fn of_microsoft(op_type: &str) -> Option<Vec<Sample>> {
             let inputs = with(vec![fed(&[2, 3, 4, 8]), vector(), vector()], more);
             vec![(1, inputs, vec![int("groups", 4), int("activation", 1)], outputs)]
         }
+        "CDist" => ["euclidean", "sqeuclidean"]
+            .map(|metric| (1, vec![fed(&[4, 3]), fed(&[5, 3])], vec![text("metric", metric)], 1))
+            .into(),
+        "NhwcMaxPool" => [Input::Fed(UInt8, vec![2, 6, 5, 3]), fed(&[2, 6, 5, 3])]
+            .map(|x| (1, vec![x], vec![list("kernel_shape", &[3, 2]), list("strides", &[2, 1])], 1))
+            .into(),
         "NhwcConv" => {
             vec![(1, vec![fed(&[2, 6, 5, 4]), fed(&[8, 3, 3, 2]), vector()], vec![int("group", 2)], 1)]
         }

@@ -398,3 +398,19 @@ for queries in (2, 4, 8):
 case("causal", "CausalConvWithState", [values(2, 3, 7), Constant(values(3, 1, 4)), Constant(values(3)), values(2, 3, 3)], ("y", "state"), activation="silu")
 case("causal_zeros", "CausalConvWithState", [values(2, 3, 2), Constant(values(3, 1, 4))], ("y", "state"))
 case("causal_dilated", "CausalConvWithState", [values(2, 3, 7), Constant(values(3, 1, 3)), None, values(2, 3, 4)], ("y", "state"), dilation=2)
+
+# Operators with channels last, and those that exporters and converters write.
+case("nhwc_max_pool", "NhwcMaxPool", [integers(np.uint8, 1, 6, 5, 2)], kinds=BYTES, **windows)
+for last, image in ((0, (1, 4, 6, 5)), (1, (1, 6, 5, 4))):
+    weights = [Constant(integers(np.int8, 6, 2, 3, 2)), Constant(RANDOM.random(6).astype(np.float32) / 50),
+               Constant(np.zeros(6, np.int8))]
+    case(f"q_conv_{last}", "QLinearConv",
+         [*fed(np.uint8, *image), *weights, *target(np.uint8, 0.3), Constant(integers(np.int32, 6) - 128)], kinds=BYTES, channels_last=last,
+         group=2, **windows)
+x = values(2, 3, 8)
+case("trilu", "Trilu", [x, Constant(np.array(1, np.int64))])
+case("trilu_lower", "Trilu", [x], upper=0)
+for mode in ("bilinear", "nearest", "bicubic"):
+    case(f"grid_sample_{mode}", "GridSample", [values(2, 3, 5, 6), values(2, 4, 3, 2)], mode=mode, padding_mode="border", align_corners=1)
+for metric in ("euclidean", "sqeuclidean"):
+    case(f"distances_{metric}", "CDist", [values(4, 3), values(5, 3)], metric=metric)
