@@ -269,13 +269,14 @@ def _spread(function: Any, is_root: bool) -> Callable[..., Any]:
     """The exporter multiplies sizes, of which that of a selection by truth values is not known."""
 
     def spread(input: Any, *arguments: Any, **named: Any) -> Any:
+        # The first argument may also be an axis.
         is_unbiased = arguments[0] if arguments else named.get("unbiased", True)
-        is_simple = len(arguments) <= 1 and isinstance(is_unbiased, bool) and not named.keys() - {"unbiased", "correction"}
-        correction = named.get("correction", int(is_unbiased))
-        if input.dim() != 1 or not is_simple or not isinstance(correction, int):
+        is_of_all = len(arguments) <= 1 and isinstance(is_unbiased, bool) and not named.keys() - {"unbiased", "correction"}
+        correction = named.get("correction", is_unbiased)
+        if input.dim() != 1 or not is_of_all or not isinstance(correction, int):
             return function(input, *arguments, **named)
         rest = input - input.mean()
-        variance = (rest * rest).sum() / (torch.ones_like(input).sum() - correction)
+        variance = (rest * rest).sum() / (torch.ones_like(input).sum() - int(correction))
         return variance.sqrt() if is_root else variance
 
     return spread
