@@ -41,12 +41,10 @@ def _in_columns(tensors: Any, **named: Any) -> Any:
 
 def _padded(input: Any, before: int, after: int) -> Any:
     """Returns a tensor with zeros before and after the elements of its last axis."""
-    parts = [input]
-    for place, count in ((0, before), (len(parts) + 1, after)):
-        if count:
-            zeros = torch.zeros_like(input.narrow(-1, 0, 1))
-            parts.insert(place, torch.cat([zeros] * count, -1))
-    return torch.cat(parts, -1)
+    if not before and not after:
+        return input
+    zeros = torch.zeros_like(input.narrow(-1, 0, 1))
+    return torch.cat([zeros] * before + [input] + [zeros] * after, -1)
 
 
 def _blocks(*given: Any) -> Any:

@@ -299,16 +299,6 @@ fn copy_apart<A: Copy>(source: &[A], stride: usize, target: &mut [f32], f: impl 
                 let source = &source[..target.len()];
                 target.iter_mut().zip(source).for_each(|(to, &from)| *to = f(from));
             }
-            2 => {
-                let pairs = source.chunks_exact(2);
-                let last = pairs.remainder().first();
-                let count = target.len();
-                let whole = count.min(pairs.len());
-                target.iter_mut().zip(pairs).for_each(|(to, pair)| *to = f(pair[0]));
-                if let (true, Some(&last)) = (whole < count, last) {
-                    target[whole] = f(last);
-                }
-            }
             _ => target.iter_mut().zip(source.iter().step_by(stride)).for_each(|(to, &from)| *to = f(from)),
         },
     );

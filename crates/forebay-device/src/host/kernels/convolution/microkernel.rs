@@ -109,7 +109,7 @@ unsafe fn correlate_tile<V: Vector, const C: usize, const N: usize>(
         for (c, sums) in sums.iter_mut().enumerate() {
             for (n, sum) in sums.iter_mut().enumerate() {
                 let target = place.base.wrapping_add(c * place.stride + n * V::WIDTH);
-                // Stores would wait for the lines.
+                // Otherwise, stores would wait for lines that are in no cache.
                 if !place.bypasses_caches {
                     prefetch(target);
                 }

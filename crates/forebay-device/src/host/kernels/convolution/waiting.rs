@@ -55,7 +55,7 @@ impl Correlation {
         let [of_planes, _, of_columns] = &self.slab.axes;
         let classes = of_columns.classes.len();
         let store = |part: Span, sums: &[f32]| {
-            let mut buffer = vec![0.0; columns];
+            let mut buffer = Vec::new();
             // The families whose positions are in the same rows of the target.
             let of_rows = self.families.chunks(classes).zip(sums.chunks_exact(classes * part.len * count));
             for (families, sums) in of_rows {
@@ -79,6 +79,7 @@ impl Correlation {
                                 interleave(line, classes, sums, part.len * count);
                             }
                             None => {
+                                buffer.resize(columns, 0.0);
                                 interleave(&mut buffer, classes, sums, part.len * count);
                                 target.store(start, &buffer);
                             }

@@ -1,4 +1,4 @@
-//! Products beside their definition, and how they are cut.
+//! Products are compared with their definition, and how they are divided among tasks is checked.
 
 use forebay_base::{DataType, SumTree, sum_tree};
 

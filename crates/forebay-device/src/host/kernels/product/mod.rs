@@ -320,8 +320,8 @@ impl Job {
         Job { sizes: (m, count, k), b, c, ..*self }
     }
 
-    /// Prefetches where sums will be written, starting at a row and a column: `R` rows of `N` vectors. If b is transposed or c is large, stores
-    /// would wait for their lines.
+    /// Prefetches where sums will be written, starting at a row and a column: `R` rows of `N` vectors. Otherwise, stores would wait for lines
+    /// that are in no cache.
     #[inline(always)]
     fn prefetch<V: Vector, const R: usize, const N: usize>(&self, [row, column]: [usize; 2]) {
         if self.c.column_stride != 1 {
